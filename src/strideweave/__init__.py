@@ -1,0 +1,45 @@
+"""StrideWeave: cut the tensor, keep the tiles wherever there is room, touch only what a step needs."""
+
+from strideweave.carriers import CPU, AwaitResult, Carrier, CheckpointFile, FileBacked, Piece
+from strideweave.carriers.tiled_evictable import (
+    LRU,
+    AwaitProjection,
+    AwaitResidency,
+    BudgetExceeded,
+    ResidencyPlan,
+    ResidencyPolicy,
+    TiledEvictable,
+    TileSelection,
+    TileSet,
+    TileState,
+)
+from strideweave.dtype import DType
+from strideweave.layout import Layout, Shape, Stride
+from strideweave.tensor import Tensor, from_torch
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CPU",
+    "LRU",
+    "AwaitProjection",
+    "AwaitResidency",
+    "AwaitResult",
+    "BudgetExceeded",
+    "Carrier",
+    "CheckpointFile",
+    "DType",
+    "FileBacked",
+    "Layout",
+    "Piece",
+    "ResidencyPlan",
+    "ResidencyPolicy",
+    "Shape",
+    "Stride",
+    "Tensor",
+    "TileSelection",
+    "TileSet",
+    "TileState",
+    "TiledEvictable",
+    "from_torch",
+]

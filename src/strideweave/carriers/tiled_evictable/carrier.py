@@ -1,0 +1,668 @@
+"""`TiledEvictable`: one flat extent cut into tiles, each in memory or on disk on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import NoReturn, final
+
+import torch
+
+from strideweave.carriers.carrier import Carrier, Run, Scalar
+from strideweave.carriers.tiled_evictable import transitions
+from strideweave.carriers.tiled_evictable.budget import format_nbytes, parse_nbytes
+from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
+from strideweave.carriers.tiled_evictable.geometry import Geometry
+from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
+from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
+from strideweave.carriers.tiled_evictable.policy import LRUOrder, Purpose, ResidencyPolicy
+from strideweave.carriers.tiled_evictable.projection import Projection, Target, compact_layout
+from strideweave.carriers.tiled_evictable.selection import Coordinate, ResidencyPlan, TileSelection, TileSet
+from strideweave.carriers.tiled_evictable.streaming import TileStream, Use
+from strideweave.carriers.tiled_evictable.tiers import InPlaceTier, PrimaryTier, SecondaryTier, SlabTier
+from strideweave.dtype import StorageDType
+from strideweave.io import default_lanes
+from strideweave.layout import Layout
+from strideweave.tensor import Tensor
+
+
+@final
+class TiledEvictable(Carrier):
+    """A carrier of `grid_shape` tiles of `tile_shape` each; every tile is in primary, in secondary, or in both.
+
+    `primary` and `secondary` say of which kind the tiers are. A full one is a tier as it stands: a full secondary is
+    read where it lies (a checkpoint is never copied), a full primary starts with every tile in memory. An empty one is
+    allocated as tiles need it. The Tensor over this carrier keeps its shape, Layout and values whatever moves.
+
+    Shapes: logical extent per axis = grid x tile. `layout` is the slot Layout of that shape, first mode fastest unless
+    given; `Layout.row_major(...)` is PyTorch's order.
+    Units: `budget` in bytes (or "4GiB"): what primary tiles may take, those on their way included; None means room for
+    every tile.
+    Errors: TypeError, ValueError, RuntimeError before anything is taken over.
+    Source: seed 000.
+
+    >>> import torch
+    >>> from strideweave import CPU, DType, FileBacked, Layout, Tensor, TiledEvictable, TileSelection, TileSet
+    >>> experts = torch.arange(24.0).reshape(4, 2, 3)  # (expert, out, in)
+    >>> weights = TiledEvictable(
+    ...     CPU.wrap(experts.reshape(-1)), FileBacked(dtype=DType.Float32), (4, 1, 1), (1, 2, 3),
+    ...     layout=Layout.row_major(4, 2, 3),
+    ... )
+    >>> w = Tensor(weights, 0, Layout.row_major(4, 2, 3))
+    >>> weights.evict(TileSet([(0, 0, 0), (3, 0, 0)]))
+    >>> weights.tile_state((3, 0, 0))
+    TileState(location='secondary', valid=True, dirty=False)
+    >>> picked = weights.project(w, TileSelection([[3, 1], [0], [0]])).wait()
+    >>> torch.equal(picked.torch(), experts[[3, 1]])
+    True
+    >>> weights.release()
+    """
+
+    def __init__(
+        self,
+        primary: Carrier,
+        secondary: Carrier,
+        grid_shape: Iterable[int],
+        tile_shape: Iterable[int],
+        *,
+        layout: Layout | None = None,
+        budget: int | str | None = None,
+        residency_policy: ResidencyPolicy | None = None,
+    ) -> None:
+        _require_tiers(primary, secondary)
+        geometry = Geometry.make(grid_shape, tile_shape, layout)
+        dtype = primary.dtype()
+        _require_extents(primary, secondary, geometry)
+        tile_nbytes = geometry.tile_elems * dtype.itemsize
+        capacity = _capacity(budget, primary, geometry, tile_nbytes)
+        _require_policy(residency_policy)
+        super().__init__(dtype, mutable=primary.is_mutable())
+        self._primary = primary
+        self._secondary = secondary
+        self._geometry = geometry
+        self._policy = residency_policy
+        secondary_tier = SecondaryTier(geometry, secondary, writable=secondary.is_mutable())
+        primary_tier: PrimaryTier
+        if primary.size():
+            primary_tier = InPlaceTier(geometry, primary)
+        else:
+            primary_tier = SlabTier(geometry, dtype.torch_dtype, capacity)
+        order_of = getattr(residency_policy, "eviction_order", LRUOrder)
+        self._engine = Engine(
+            geometry,
+            primary_tier,
+            secondary_tier,
+            order_of(),
+            default_lanes(),
+            dtype.torch_dtype,
+            self._name(),
+        )
+        self._tokens = (primary._claim_ownership(), secondary._claim_ownership())
+        self._start(in_primary=bool(primary.size()), in_secondary=secondary_tier.holds_all)
+
+    def _start(self, *, in_primary: bool, in_secondary: bool) -> None:
+        engine = self._engine
+        with engine.guard:
+            for tile in engine.tiles:
+                if in_primary:
+                    slot = engine.primary.take(tile.ordinal)
+                    assert slot is not None
+                    engine.settle(tile, slot)
+                else:
+                    tile.stored = in_secondary
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def primary(self) -> Carrier:
+        """The carrier that says of which kind primary tiles are."""
+        return self._primary
+
+    @property
+    def secondary(self) -> Carrier:
+        """The carrier that says of which kind secondary tiles are."""
+        return self._secondary
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """How many tiles there are along each axis."""
+        return self._geometry.grid_shape
+
+    @property
+    def tile_shape(self) -> tuple[int, ...]:
+        """The extent of a tile along each axis."""
+        return self._geometry.tile_shape
+
+    @property
+    def logical_shape(self) -> tuple[int, ...]:
+        """Grid times tile, per axis."""
+        return self._geometry.logical_shape
+
+    @property
+    def layout(self) -> Layout:
+        """The canonical slot Layout of the full logical shape."""
+        return self._geometry.layout
+
+    @property
+    def residency_policy(self) -> ResidencyPolicy | None:
+        """The policy that was given at construction."""
+        return self._policy
+
+    @property
+    def tile_nbytes(self) -> int:
+        """The bytes of one tile."""
+        return self._engine.tile_nbytes
+
+    def size(self) -> int:
+        """The number of slots; 0 after release."""
+        return 0 if self._released else self._geometry.extent
+
+    def supports_storage_dtype(self, dtype: StorageDType) -> bool:
+        """Whether both tiers can store `dtype`."""
+        return self._primary.supports_storage_dtype(dtype) and self._secondary.supports_storage_dtype(dtype)
+
+    # -- observation -------------------------------------------------------------------------------------------------
+
+    def tile_state(self, coordinate: Sequence[int]) -> TileState:
+        """Where one tile's value is, and whether it is valid and dirty. Errors: as for a TileSet of that tile."""
+        wanted = TileSet([coordinate])
+        (tile,) = self._tiles(wanted)
+        with self._engine.guard:
+            return TileState(tile.location, tile.valid, tile.dirty)
+
+    @property
+    def primary_tiles(self) -> TileSet:
+        """The tiles whose value is in primary."""
+        return self._where(lambda tile: tile.slot is not None)
+
+    @property
+    def secondary_tiles(self) -> TileSet:
+        """The tiles whose value is in secondary only."""
+        return self._where(lambda tile: tile.location == "secondary")
+
+    @property
+    def valid_tiles(self) -> TileSet:
+        """The tiles that have a value."""
+        return self._where(lambda tile: tile.valid)
+
+    @property
+    def dirty_tiles(self) -> TileSet:
+        """The tiles whose only good copy is in primary."""
+        return self._where(lambda tile: tile.dirty)
+
+    def statistics(self) -> Statistics:
+        """A frozen snapshot of what is resident, what was found, and what was read and written."""
+        return self._engine.statistics()
+
+    def _where(self, holds) -> TileSet:  # type: ignore[no-untyped-def]
+        with self._engine.guard:
+            return TileSet(self._geometry.coordinate(t.ordinal) for t in self._engine.tiles if holds(t))
+
+    # -- residency ---------------------------------------------------------------------------------------------------
+
+    def promote_async(self, tiles: TileSet | TileSelection) -> AwaitResidency:
+        """Start to make every tile valid in primary, all or none; returns without waiting.
+
+        Errors: RuntimeError when released, when a pending request covers a tile or a tile is invalid; TypeError,
+        ValueError for what is no set of tiles of this grid; BudgetExceeded when they cannot all fit.
+        Source: seed 000, "Residency transitions have asynchronous and blocking forms".
+        """
+        return transitions.promote(self._engine, self._bound(tiles, "promote"))
+
+    def evict_async(self, tiles: TileSet | TileSelection) -> AwaitResidency:
+        """Start to make every tile leave primary, all or none; dirty values reach secondary first.
+
+        Errors: as for `promote_async`; RuntimeError also while running work or a borrowed view pins a tile.
+        Source: seed 000, "Residency transitions have asynchronous and blocking forms".
+        """
+        return transitions.evict(self._engine, self._bound(tiles, "evict"))
+
+    def promote(self, tiles: TileSet | TileSelection) -> None:
+        """`promote_async(tiles).wait()`."""
+        self.promote_async(tiles).wait()
+
+    def evict(self, tiles: TileSet | TileSelection) -> None:
+        """`evict_async(tiles).wait()`."""
+        self.evict_async(tiles).wait()
+
+    # -- use ---------------------------------------------------------------------------------------------------------
+
+    def project(self, tensor: Tensor, selection: TileSelection, destination: Carrier | None = None) -> AwaitProjection:
+        """Start to gather the selected tiles, in order, into a compact Tensor; returns without waiting for bytes.
+
+        Missing tiles become primary as far as the budget has room, and pass straight through to the result beyond that.
+
+        Shapes: count x tile along each axis, dense, the modes ordered as in `tensor`.
+        Errors: RuntimeError when released, for a pending conflict or an invalid tile; TypeError for another carrier's
+        Tensor, for no TileSelection, or a destination of another class or dtype; ValueError for a selection outside the
+        grid, a Tensor that is not tile-footprint compatible, or a destination that is too small.
+        Source: seed 000, "Project eagerly returns a completion handle for a compact Tensor".
+        """
+        self._require_live("project")
+        self._require_full(tensor, "project")
+        if not isinstance(selection, TileSelection):
+            raise TypeError(
+                f"cannot project {selection!r}: selection must be a TileSelection. Pass TileSelection([...])."
+            )
+        selection._validate_grid_shape(self.grid_shape)
+        layout = compact_layout(tensor.layout, selection, self.tile_shape)
+        self._require_destination(destination, layout)
+        plan = self._plan(selection.tile_set, "projection")
+        tiles = [self._engine.tiles[self._geometry.ordinal(c)] for c in selection.coordinates]
+        compact_shape = selection.compact_grid_shape
+        places = TileSelection([range(n) for n in compact_shape]).coordinates
+        with self._engine.guard:
+            promoted = self._admit(tiles, plan, "project")
+            if destination is None:
+                destination = self._primary.allocate_like(layout.size, empty=True)
+            elif destination.size() == 0:
+                destination._allocate(layout.size)
+            result = Tensor(destination, 0, layout)
+            pin = Pin(self._engine, f"projection of {len(tiles)} tiles")
+            for tile in (*tiles, *promoted, *self._tiles(plan.retain)):
+                pin.add(tile)
+            projection = Projection(
+                self._engine,
+                selected=list(zip(tiles, places, strict=True)),
+                promoted=promoted,
+                leaving=self._tiles(plan.evict),
+                pin=pin,
+                target=Target(self._engine, tensor, result),
+                result=result,
+            )
+            projection.start()
+        projection.step_over(None)
+        return projection.handle
+
+    @contextmanager
+    def borrow(self, tiles: TileSet | TileSelection) -> Iterator[Mapping[Coordinate, torch.Tensor]]:
+        """Zero-copy views of tiles, pinned in primary until the block ends; absent tiles are brought first.
+
+        Shapes: `tile_shape` each (one dim per leaf where the layout nests). Views are read-only: a write through one is
+        noticed when the block ends and raised.
+        Errors: as for `promote`; BudgetExceeded when the tiles cannot all be in primary at once.
+
+        >>> import torch
+        >>> from strideweave import CPU, DType, FileBacked, TiledEvictable, TileSet
+        >>> c = TiledEvictable(CPU.wrap(torch.arange(4.0)), FileBacked(dtype=DType.Float32), (2,), (2,))
+        >>> with c.borrow(TileSet([(1,)])) as views:
+        ...     views[(1,)]
+        tensor([2., 3.])
+        >>> c.release()
+        """
+        wanted = self._bound(tiles, "borrow")
+        plan = self._plan(_as_set(tiles), "operation")
+        engine = self._engine
+        with engine.guard:
+            promoted = self._admit(wanted, plan, "borrow")
+            use = Use(engine, f"borrow of {len(wanted)} tiles")
+            try:
+                present = sum(tile.slot is not None for tile in wanted)
+                use.want([*wanted, *promoted, *(t for t in self._tiles(plan.retain) if t.slot is not None)])
+            except BaseException:
+                use._pin.close()
+                raise
+            engine.hits += present
+            engine.misses += len(wanted) - present
+        with closing(use):
+            views = {self._geometry.coordinate(tile.ordinal): use.view(tile) for tile in wanted}
+            yield views
+            for tile, view in zip(wanted, views.values(), strict=True):
+                use.require_unwritten(tile, view)
+        transitions.evict_for_policy(engine, self._tiles(plan.evict))
+
+    def stream(self, tiles: TileSet | TileSelection) -> TileStream:
+        """Each tile once as a zero-copy view, valid until the next: tiles in primary first, the others as they land.
+
+        Any number of tiles goes through any budget of at least one: loads run ahead while slots are free.
+
+        Shapes: `tile_shape` each (one dim per leaf where the layout nests). Errors: as for `borrow`.
+
+        >>> import torch
+        >>> from strideweave import CPU, DType, FileBacked, TiledEvictable, TileSet
+        >>> c = TiledEvictable(CPU.wrap(torch.arange(4.0)), FileBacked(dtype=DType.Float32), (2,), (2,))
+        >>> with c.stream(TileSet([(0,), (1,)])) as stream:
+        ...     [(coordinate, view.sum().item()) for coordinate, view in stream]
+        [((0,), 1.0), ((1,), 5.0)]
+        >>> c.release()
+        """
+        wanted = self._bound(tiles, "stream")
+        plan = self._plan(_as_set(tiles), "operation")
+        with self._engine.guard:
+            promoted = self._admit(wanted, plan, "stream")
+            return TileStream(
+                self._engine,
+                f"stream of {len(wanted)} tiles",
+                wanted,
+                kept=[*promoted, *(t for t in self._tiles(plan.retain) if t.slot is not None)],
+                leaving=self._tiles(plan.evict),
+            )
+
+    def _materialize(self, tensor: Tensor) -> Tensor:
+        every = TileSelection([range(n) for n in self.grid_shape])
+        return self.project(tensor, every).wait()
+
+    def _admit(self, tiles: Sequence[Tile], plan: ResidencyPlan, what: str) -> list[Tile]:
+        """Refuse what conflicts before anything moves (guarded); the absent tiles that the policy wants promoted."""
+        engine = self._engine
+        promoted = self._tiles(plan.promote)
+        engine.require_unclaimed((*tiles, *promoted, *self._tiles(plan.retain)), what)
+        engine.require_valid((*tiles, *promoted), what)
+        absent = [tile for tile in promoted if tile.slot is None]
+        engine.require_room(len(absent), f"{what} with a policy that promotes {len(absent)} tiles")
+        return absent
+
+    def _plan(self, required: TileSet, purpose: Purpose) -> ResidencyPlan:
+        if self._policy is None:
+            return ResidencyPlan()
+        plan = self._policy.plan(required, purpose)
+        if not isinstance(plan, ResidencyPlan):
+            raise TypeError(
+                f"cannot follow {type(self._policy).__name__}.plan: it returned {type(plan).__name__}. A policy "
+                "returns a ResidencyPlan. Return ResidencyPlan() to ask for nothing."
+            )
+        for tiles in (plan.promote, plan.retain, plan.evict):
+            tiles._validate_grid_shape(self.grid_shape)
+        return plan
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def get_value(self, index: int) -> Scalar:
+        """The value of one slot, wherever its tile is. Errors: RuntimeError for an invalid tile."""
+        self._require_live("read")
+        ordinal, place = self._geometry.locate(self._slot(index))
+        engine = self._engine
+        tile = engine.tiles[ordinal]
+        with engine.guard:
+            engine.require_valid([tile], "read")
+            if tile.slot is not None:
+                return _item(engine.primary, tile.slot, engine, place)
+            with engine.bounce() as scratch:
+                engine.bytes_read += engine.fetch_packed(tile, scratch)
+                value: Scalar = scratch[place].item()
+        return value
+
+    def set_value(self, index: int, value: Scalar) -> None:
+        """Write one slot: its tile becomes primary and dirty, and the version advances once.
+
+        Errors: RuntimeError for an invalid or pinned tile, and while a pending request covers it.
+        """
+        self._require_writable("write")
+        ordinal, place = self._geometry.locate(self._slot(index))
+        engine = self._engine
+        tile = engine.tiles[ordinal]
+        coordinate = self._geometry.coordinate(ordinal)
+        with engine.guard:
+            engine.require_unclaimed([tile], "write")
+            engine.require_valid([tile], "write")
+            if tile.pins:
+                raise RuntimeError(
+                    f"cannot write tile {coordinate} of {self._name()}: it is pinned by running work or a borrowed "
+                    "view. Wait for that work, or leave the borrow block."
+                )
+        use = Use(engine, f"write of tile {coordinate}")
+        with closing(use):
+            with engine.guard:
+                use.want([tile])
+            use.view(tile)
+            with engine.guard:
+                assert tile.slot is not None
+                _put(engine.primary, tile.slot, engine, place, value)
+                tile.dirty = True
+                tile.implicit = False
+                self._version += 1
+
+    def _read_runs(self, runs: Sequence[Run]) -> NoReturn:
+        raise NotImplementedError(
+            f"cannot read runs of {self._name()}: a tiled carrier has tiles, not runs. `project`, `stream` and "
+            "`borrow` read tiles."
+        )
+
+    def _write_runs(self, runs: Sequence[Run]) -> NoReturn:
+        raise NotImplementedError(
+            f"cannot write runs of {self._name()}: a tiled carrier has tiles, not runs. Assign elements, which makes "
+            "their tile dirty."
+        )
+
+    def _allocate(self, size: int) -> NoReturn:
+        raise NotImplementedError(
+            f"cannot allocate {self._name()}: its extent is fixed by its grid at construction. Construct another one."
+        )
+
+    def _flat(self) -> NoReturn:
+        raise BufferError(
+            f"cannot see {self._name()} as memory: its tiles are in {self.statistics().resident_tiles} slots of "
+            "memory and on disk. A tiled tensor is never materialised silently. Use project() for the tiles you "
+            "need, or materialize() for a full copy."
+        )
+
+    # -- making others -----------------------------------------------------------------------------------------------
+
+    def allocate_like(
+        self, size: int, *, mutable: bool = True, dtype: StorageDType | None = None, empty: bool = False
+    ) -> TiledEvictable:
+        """A fresh carrier of the same tiles: every one implicit zero, or invalid when `empty`.
+
+        Errors: TypeError, ValueError unless `size` is exactly the extent.
+        """
+        self._require_extent(size)
+        fresh = TiledEvictable(
+            self._primary.allocate_like(0, dtype=dtype, mutable=mutable),
+            self._secondary.allocate_like(0, dtype=dtype),
+            self.grid_shape,
+            self.tile_shape,
+            layout=self.layout,
+            budget=None if self._primary.size() else self._engine.primary.capacity * self.tile_nbytes,
+            residency_policy=self._policy,
+        )
+        with fresh._engine.guard:
+            for tile in fresh._engine.tiles:
+                tile.implicit = not empty
+        return fresh
+
+    def new_like(
+        self, values: Iterable[Scalar | None], *, mutable: bool = True, dtype: StorageDType | None = None
+    ) -> TiledEvictable:
+        """A fresh carrier of the same tiles, all of them primary, that holds one value per slot; None becomes zero."""
+        full = self._primary.new_like(values, mutable=mutable, dtype=dtype)
+        self._require_extent(full.size())
+        return TiledEvictable(
+            full,
+            self._secondary.allocate_like(0, dtype=dtype),
+            self.grid_shape,
+            self.tile_shape,
+            layout=self.layout,
+            residency_policy=self._policy,
+        )
+
+    def _require_extent(self, size: int) -> None:
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"cannot make {self._name()} of size {size!r}: a size must be an integer. Pass an int.")
+        if size != self._geometry.extent:
+            raise ValueError(
+                f"cannot make {self._name()} of {size} slots: its grid has {self._geometry.extent}. A tiled carrier "
+                "has the full extent. Pass exactly that many."
+            )
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Let go of all tiles in both tiers and of the carriers that were given; again is harmless.
+
+        Errors: RuntimeError while a request is pending or a borrowed view is out; nothing is released then.
+        Source: seed 000, "Tiled release ends all owned residency".
+        """
+        if self._released:
+            return
+        engine = self._engine
+        with engine.guard:
+            if engine.work or engine.loads or engine.pins:
+                holders = ", ".join(sorted(pin.label for pin in engine.pins)) or "tiles on their way"
+                raise RuntimeError(
+                    f"cannot release {self._name()}: work is pending ({holders}). A carrier is released after its "
+                    "work. Call wait() on the handles, leave borrow blocks and close streams first."
+                )
+        super().release()
+
+    def _free(self) -> None:
+        engine = self._engine
+        with engine.guard:
+            for tile in engine.tiles:
+                tile.slot, tile.stored, tile.implicit, tile.dirty = None, False, False, False
+            engine.primary.close()
+            engine.secondary.close()
+        for carrier, token in zip((self._primary, self._secondary), self._tokens, strict=True):
+            carrier._relinquish_ownership(token)
+            carrier.release()
+
+    # -- guards ------------------------------------------------------------------------------------------------------
+
+    def _bound(self, tiles: TileSet | TileSelection, what: str) -> list[Tile]:
+        self._require_live(what)
+        if not isinstance(tiles, TileSet | TileSelection):
+            raise TypeError(
+                f"cannot {what} {tiles!r}: tiles must be a TileSet or a TileSelection. Pass TileSet([(...), ...])."
+            )
+        tiles._validate_grid_shape(self.grid_shape)
+        return self._tiles(_as_set(tiles))
+
+    def _tiles(self, tiles: TileSet) -> list[Tile]:
+        tiles._validate_grid_shape(self.grid_shape)
+        return [self._engine.tiles[self._geometry.ordinal(c)] for c in tiles.coordinates]
+
+    def _require_full(self, tensor: Tensor, what: str) -> None:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"cannot {what} {type(tensor).__name__}: it takes a Tensor. Pass the full Tensor.")
+        if tensor.carrier is not self:
+            raise TypeError(
+                f"cannot {what} a Tensor over {tensor.carrier!r}: it must be backed by this very carrier. "
+                "Call the method of the Tensor's own carrier."
+            )
+        self._geometry.require_compatible(tensor.offset, tensor.layout)
+
+    def _require_destination(self, destination: Carrier | None, layout: Layout) -> None:
+        if destination is None:
+            return
+        if not isinstance(destination, Carrier):
+            raise TypeError(
+                f"cannot project into {type(destination).__name__}: destination must be a Carrier. Pass one, or "
+                "leave it out."
+            )
+        if type(destination) is not type(self._primary):
+            raise TypeError(
+                f"cannot project into {destination!r}: destination must be exactly a {type(self._primary).__name__}, "
+                "the compute carrier. Pass one, or leave it out."
+            )
+        destination._require_writable("project into")
+        if destination.dtype() is not self._dtype:
+            raise TypeError(
+                f"cannot project {self._dtype.name} into {destination.dtype().name}: the dtype must match. Pass a "
+                f"{self._dtype.name} carrier."
+            )
+        if destination.size() not in (0,) and destination.size() < layout.size:
+            raise ValueError(
+                f"cannot project {layout.size} values into {destination!r}: it is too small. Pass one of at least "
+                "that size, or an empty one."
+            )
+
+    def _name(self) -> str:
+        return f"TiledEvictable{self._geometry.logical_shape}"
+
+    def __repr__(self) -> str:
+        if self._released:
+            return f"<{self._name()}: released>"
+        s = self.statistics()
+        return (
+            f"<{self._name()} of {self._dtype.name}: {s.resident_tiles} of {self._geometry.tiles} tiles "
+            f"({format_nbytes(self.tile_nbytes)} each) in {type(self._primary).__name__}, the rest in "
+            f"{type(self._secondary).__name__}; budget {format_nbytes(s.budget_nbytes)}>"
+        )
+
+
+def _as_set(tiles: TileSet | TileSelection) -> TileSet:
+    return tiles.tile_set if isinstance(tiles, TileSelection) else tiles
+
+
+def _item(primary: PrimaryTier, slot: int, engine: Engine, place: int) -> Scalar:
+    value: Scalar = _packed_element(primary, slot, engine, place).item()
+    return value
+
+
+def _put(primary: PrimaryTier, slot: int, engine: Engine, place: int, value: Scalar) -> None:
+    _packed_element(primary, slot, engine, place).fill_(value)
+
+
+def _packed_element(primary: PrimaryTier, slot: int, engine: Engine, place: int) -> torch.Tensor:
+    """A one-element view of a primary tile."""
+    box = engine.own_box
+    index = tuple(place // step % n if n > 1 else 0 for n, step in zip(box.extents, box.packed, strict=True))
+    return primary.view(slot, box)[index]
+
+
+def _require_tiers(primary: Carrier, secondary: Carrier) -> None:
+    for name, tier in (("primary", primary), ("secondary", secondary)):
+        if not isinstance(tier, Carrier):
+            raise TypeError(
+                f"cannot use {type(tier).__name__} as {name}: it must be a Carrier. Pass CPU(0) or FileBacked()."
+            )
+    for name, tier in (("primary", primary), ("secondary", secondary)):
+        if isinstance(tier, TiledEvictable):
+            raise TypeError(f"cannot use {tier!r} as {name}: a tier is an ordinary carrier. Pass CPU or FileBacked.")
+    if primary is secondary:
+        raise ValueError("cannot use one carrier as both tiers: they must be two. Pass another secondary.")
+    for name, tier in (("primary", primary), ("secondary", secondary)):
+        if tier.is_released():
+            raise RuntimeError(f"cannot use {tier!r} as {name}: it is released. Pass a live carrier.")
+    for name, tier in (("primary", primary), ("secondary", secondary)):
+        if tier.is_owned():
+            raise RuntimeError(f"cannot use {tier!r} as {name}: it is owned. Pass a carrier that nothing else owns.")
+    if primary.dtype() is not secondary.dtype():
+        raise TypeError(
+            f"cannot tile {primary.dtype().name} over {secondary.dtype().name}: both tiers hold one dtype. Make them "
+            "match."
+        )
+    if not primary._is_in_memory():
+        raise TypeError(
+            f"cannot use {primary!r} as primary: its values are not in memory, where kernels work. Pass CPU(0, "
+            "dtype=...)."
+        )
+
+
+def _require_extents(primary: Carrier, secondary: Carrier, geometry: Geometry) -> None:
+    for name, tier in (("primary", primary), ("secondary", secondary)):
+        if tier.size() not in (0, geometry.extent):
+            raise ValueError(
+                f"cannot use {tier!r} as {name}: it has {tier.size()} slots and the tiles have {geometry.extent}. A "
+                "tier is empty, or full. Pass one of these."
+            )
+
+
+def _require_policy(policy: object) -> None:
+    if policy is None:
+        return
+    if not isinstance(policy, ResidencyPolicy):
+        raise TypeError(
+            f"cannot use {policy!r} as residency_policy: it has no method plan(required, purpose). Pass a "
+            "ResidencyPolicy."
+        )
+    if not callable(policy.plan):
+        raise TypeError(f"cannot use {policy!r} as residency_policy: its plan is not callable. Pass a ResidencyPolicy.")
+
+
+def _capacity(budget: int | str | None, primary: Carrier, geometry: Geometry, tile_nbytes: int) -> int:
+    """How many tiles a budget holds."""
+    if budget is None:
+        return geometry.tiles
+    nbytes = parse_nbytes(budget)
+    if nbytes < tile_nbytes:
+        raise ValueError(
+            f"cannot hold tiles of {format_nbytes(tile_nbytes)} ({tile_nbytes} bytes) in a budget of "
+            f"{format_nbytes(nbytes)} ({nbytes} bytes): the budget must hold at least one tile. Raise it to "
+            f"{tile_nbytes} bytes or more."
+        )
+    if primary.size() and nbytes < primary.nbytes:
+        raise ValueError(
+            f"cannot keep a full primary of {format_nbytes(primary.nbytes)} in a budget of {format_nbytes(nbytes)}: "
+            "a full primary is the tier itself. Leave the budget out, or pass an empty primary and a full secondary."
+        )
+    return min(nbytes // tile_nbytes, geometry.tiles)

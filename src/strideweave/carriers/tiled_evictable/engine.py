@@ -1,0 +1,375 @@
+"""The state of every tile and the only code that changes it: slots, pins, claims, loads and write-backs.
+
+One lock guards it all (`Engine.guard`). Requests plan under the lock and hand the moving of bytes to the lanes; a lane
+takes the lock only to record what has happened. A lane never waits for another lane's work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from strideweave.carriers.handle import AwaitResult
+from strideweave.carriers.tiled_evictable.budget import BudgetExceeded, format_nbytes
+from strideweave.carriers.tiled_evictable.observe import Location, Statistics
+from strideweave.io import Priority
+
+if TYPE_CHECKING:
+    from strideweave.carriers.tiled_evictable.geometry import Geometry
+    from strideweave.carriers.tiled_evictable.policy import EvictionOrder
+    from strideweave.carriers.tiled_evictable.tiers import PrimaryTier, SecondaryTier
+    from strideweave.io import Lanes
+
+Landed: TypeAlias = "Callable[[BaseException | None], None]"
+
+
+class Tile:
+    """What is known of one tile. Every field is guarded by the engine's lock."""
+
+    __slots__ = ("claim", "dirty", "implicit", "load", "ordinal", "pins", "slot", "stored")
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.slot: int | None = None
+        """Where it is in primary; None while it is not there (also while it is on its way)."""
+        self.stored = False
+        """Whether secondary has a value: the current one unless `dirty`."""
+        self.implicit = False
+        """Whether its value is zero by declaration."""
+        self.dirty = False
+        """Whether primary holds its only good copy."""
+        self.pins = 0
+        """How many running requests and borrowed views need it to stay."""
+        self.claim: AwaitResult[None] | None = None
+        """The pending promotion or eviction that will decide where it is."""
+        self.load: Load | None = None
+        """Its way into primary, while it is on it."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether there is a value to read."""
+        return self.slot is not None or self.stored or self.implicit
+
+    @property
+    def location(self) -> Location:
+        """Where the value is."""
+        if self.slot is not None:
+            return "primary"
+        if self.stored:
+            return "secondary"
+        return "implicit" if self.implicit else "invalid"
+
+    @property
+    def has_backing(self) -> bool:
+        """Whether primary may let it go without writing."""
+        return not self.dirty and (self.stored or self.implicit)
+
+
+@dataclass(eq=False, slots=True)
+class Load:
+    """One tile's way into primary."""
+
+    tile: Tile
+    slot: int | None
+    """None until a lane has made room by writing a dirty tile back."""
+    commits: bool
+    """Whether the tile is primary as soon as it lands, or when the whole request has landed."""
+    landed: list[Landed] = field(default_factory=list)
+
+
+class Pin:
+    """The tiles that one request needs to stay; dropped one by one or all at once, under the lock."""
+
+    __slots__ = ("_engine", "label", "thread", "tiles")
+
+    def __init__(self, engine: Engine, label: str, *, in_thread: bool = False) -> None:
+        self._engine = engine
+        self.label = label
+        self.thread = threading.get_ident() if in_thread else None
+        """The thread that must go on for the pin to go; None when the lanes see to it."""
+        self.tiles: dict[int, Tile] = {}
+        engine.pins.add(self)
+
+    def add(self, tile: Tile) -> None:
+        """Keep the tile."""
+        if tile.ordinal not in self.tiles:
+            self.tiles[tile.ordinal] = tile
+            tile.pins += 1
+
+    def drop(self, tile: Tile) -> None:
+        """The tile is not needed any more."""
+        if self.tiles.pop(tile.ordinal, None) is not None:
+            tile.pins -= 1
+            self._engine.guard.notify_all()
+
+    def close(self) -> None:
+        """Nothing is needed any more."""
+        for tile in list(self.tiles.values()):
+            self.drop(tile)
+        self._engine.pins.discard(self)
+        self._engine.guard.notify_all()
+
+
+class Engine:
+    """Tiles, their slots and their movement. Methods marked *guarded* are called with `guard` held."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        primary: PrimaryTier,
+        secondary: SecondaryTier,
+        order: EvictionOrder,
+        lanes: Lanes,
+        dtype: torch.dtype,
+        name: str,
+    ) -> None:
+        own_box = geometry.box(geometry.layout)
+        assert own_box is not None, "a geometry's own layout is a box by construction"
+        self.geometry = geometry
+        self.own_box = own_box
+        self.primary = primary
+        self.secondary = secondary
+        self.lanes = lanes
+        self.dtype = dtype
+        self.tile_nbytes = geometry.tile_elems * dtype.itemsize
+        self.name = name
+        self.guard = threading.Condition(threading.Lock())  # guards all that follows, and every Tile
+        self.tiles = [Tile(k) for k in range(geometry.tiles)]
+        self.pins: set[Pin] = set()
+        self.order = order
+        self.work = 0
+        """Requests that are not terminal yet."""
+        self.hits = self.misses = self.evictions = 0
+        self.bytes_read = self.bytes_written = self.failed_policy_evictions = 0
+        self.loads = 0
+        self.stall_s = 0.0
+        self._scratch = threading.Lock()  # one bounce tile at a time
+
+    # -- looking (guarded) -----------------------------------------------------------------------------------------
+
+    def require_unclaimed(self, tiles: Iterable[Tile], what: str) -> None:
+        """Raise when a pending promotion or eviction covers one of the tiles."""
+        for tile in tiles:
+            if tile.claim is not None:
+                raise RuntimeError(
+                    f"cannot {what} tile {self.geometry.coordinate(tile.ordinal)} of {self.name}: {tile.claim!r} "
+                    "covers it and is pending. Independent requests over the same tiles conflict. Call wait() on "
+                    "that handle first."
+                )
+
+    def require_valid(self, tiles: Iterable[Tile], what: str) -> None:
+        """Raise when one of the tiles has no value."""
+        for tile in tiles:
+            if not tile.valid:
+                raise RuntimeError(
+                    f"cannot {what} tile {self.geometry.coordinate(tile.ordinal)} of {self.name}: it is invalid, no "
+                    "tier holds a value. A tile needs initialization before it is read. Scatter into it, or start "
+                    "from a full carrier."
+                )
+
+    def require_room(self, count: int, what: str) -> None:
+        """Raise BudgetExceeded unless `count` more tiles can be in primary at once."""
+        if count <= self.primary.free:
+            return
+        leaving = sum(self._can_leave(self.tiles[k]) for k in self.order.victims())
+        if count > self.primary.free + leaving:
+            raise self.no_room(count, what)
+
+    def no_room(self, count: int, what: str) -> BudgetExceeded:
+        """The error that says what is asked, what is free, and what pins the rest."""
+        size = self.tile_nbytes
+        holders = ", ".join(
+            sorted(f"{pin.label} pins {format_nbytes(len(pin.tiles) * size)}" for pin in self.pins if pin.tiles)
+        )
+        free = sum(self._can_leave(self.tiles[k]) for k in self.order.victims()) + self.primary.free
+        return BudgetExceeded(
+            f"cannot {what} of {self.name}: needs room for {count} tiles ({format_nbytes(count * size)}), {free} "
+            f"tiles ({format_nbytes(free * size)}) are free of {self.primary.capacity} "
+            f"({format_nbytes(self.primary.capacity * size)}). {holders or 'Nothing is pinned'}. Ask for fewer tiles "
+            "at once, wait for that work, or raise the budget."
+        )
+
+    def has_leaving(self) -> bool:
+        """Whether some primary tile could make room, by a write if need be."""
+        return any(self._can_leave(self.tiles[k]) for k in self.order.victims())
+
+    def can_progress(self, waiting: Pin) -> bool:
+        """Whether somebody else than the waiting thread will give a slot back."""
+        mine = threading.get_ident()
+        return bool(self.work or self.loads) or any(
+            pin.tiles and pin.thread not in (None, mine) for pin in self.pins if pin is not waiting
+        )
+
+    @staticmethod
+    def _can_leave(tile: Tile) -> bool:
+        return tile.pins == 0 and tile.claim is None and tile.slot is not None
+
+    def statistics(self) -> Statistics:
+        """A snapshot."""
+        with self.guard:
+            return Statistics(
+                tile_nbytes=self.tile_nbytes,
+                budget_nbytes=self.primary.capacity * self.tile_nbytes,
+                slots=self.primary.capacity,
+                resident_tiles=self.primary.capacity - self.primary.free - self.loads,
+                in_flight_tiles=self.loads,
+                pinned_tiles=len({k for pin in self.pins for k in pin.tiles}),
+                hits=self.hits,
+                misses=self.misses,
+                evictions=self.evictions,
+                bytes_read=self.bytes_read,
+                bytes_written=self.bytes_written,
+                stall_s=self.stall_s,
+                failed_policy_evictions=self.failed_policy_evictions,
+            )
+
+    # -- slots (guarded) -------------------------------------------------------------------------------------------
+
+    def reserve(self, tile: Tile) -> int | None:
+        """A slot for a tile, taken from the tile that should go first if none is free; None when that needs a write."""
+        slot = self.primary.take(tile.ordinal)
+        if slot is not None:
+            return slot
+        for k in self.order.victims():
+            victim = self.tiles[k]
+            if self._can_leave(victim) and victim.has_backing:
+                self.drop(victim)
+                return self.primary.take(tile.ordinal)
+        return None
+
+    def drop(self, tile: Tile) -> None:
+        """The tile leaves primary; its value is elsewhere or not needed."""
+        assert tile.slot is not None
+        self.primary.give(tile.slot)
+        tile.slot = None
+        self.order.forget(tile.ordinal)
+        self.evictions += 1
+        self.guard.notify_all()
+
+    def settle(self, tile: Tile, slot: int) -> None:
+        """The tile is primary from now on."""
+        tile.slot = slot
+        self.order.use(tile.ordinal)
+        self.guard.notify_all()
+
+    # -- loading ---------------------------------------------------------------------------------------------------
+
+    def start_load(self, tile: Tile, slot: int | None, *, commits: bool, landed: Landed | None) -> Load:
+        """Send a tile on its way into primary (guarded); `landed` hears the outcome on a lane, outside the lock."""
+        load = Load(tile, slot, commits, [] if landed is None else [landed])
+        tile.load = load
+        self.loads += slot is not None
+        self.lanes.submit(lambda: self._perform(load), Priority.DEMAND)
+        return load
+
+    def finish_load(self, load: Load, *, settle: bool) -> None:
+        """The way is over (guarded): the tile is primary, or its slot is free again."""
+        load.tile.load = None
+        if load.slot is None:
+            return
+        self.loads -= 1
+        if settle:
+            self.settle(load.tile, load.slot)
+        else:
+            self.primary.give(load.slot)
+        self.guard.notify_all()
+
+    def _perform(self, load: Load) -> None:
+        error: BaseException | None = None
+        nbytes = 0
+        try:
+            if load.slot is None:
+                self._make_room(load)
+            assert load.slot is not None
+            nbytes = self._fetch(load.tile, load.slot)
+        except BaseException as e:
+            error = e
+        with self.guard:
+            self.bytes_read += nbytes
+            if error is not None or load.commits:
+                self.finish_load(load, settle=error is None)
+            landed = list(load.landed)
+            self.guard.notify_all()
+        for tell in landed:
+            tell(error)
+
+    def _fetch(self, tile: Tile, slot: int) -> int:
+        packed = self.primary.packed(slot)
+        if packed is not None:
+            return self.fetch_packed(tile, packed)
+        with self.bounce() as scratch:
+            nbytes = self.fetch_packed(tile, scratch)
+            self.view(slot).copy_(self.packed_view(scratch))
+        return nbytes
+
+    def _make_room(self, load: Load) -> None:
+        """Write the tile back that should go first, and take its slot."""
+        while True:
+            with self.guard:
+                load.slot = self.reserve(load.tile)
+                if load.slot is not None:
+                    self.loads += 1
+                    return
+                victim = next(
+                    (t for t in map(self.tiles.__getitem__, self.order.victims()) if self._can_leave(t)), None
+                )
+                if victim is None:
+                    raise self.no_room(1, "bring a tile into primary")
+                pin = Pin(self, "a write-back")
+                pin.add(victim)
+            try:
+                self.write_back(victim)
+                with self.guard:
+                    self.stored(victim)
+            finally:
+                with self.guard:
+                    pin.close()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def write_back(self, tile: Tile) -> None:
+        """Copy a pinned or claimed primary tile to secondary (on a lane, outside the lock)."""
+        assert tile.slot is not None
+        packed = self.primary.packed(tile.slot)
+        if packed is not None:
+            nbytes = self.secondary.write(tile.ordinal, packed)
+        else:
+            with self.bounce() as scratch:
+                self.packed_view(scratch).copy_(self.view(tile.slot))
+                nbytes = self.secondary.write(tile.ordinal, scratch)
+        with self.guard:
+            self.bytes_written += nbytes
+
+    def stored(self, tile: Tile) -> None:
+        """Secondary has the current value (guarded)."""
+        tile.stored = True
+        tile.dirty = False
+        tile.implicit = False
+
+    # -- memory of a tile --------------------------------------------------------------------------------------------
+
+    def view(self, slot: int) -> torch.Tensor:
+        """The tile in a slot, one dim per leaf of the carrier's own layout within a tile."""
+        return self.primary.view(slot, self.own_box)
+
+    def packed_view(self, packed: torch.Tensor) -> torch.Tensor:
+        """The same for a packed tile anywhere."""
+        return packed.as_strided(self.own_box.extents, self.own_box.packed, packed.storage_offset())
+
+    def fetch_packed(self, tile: Tile, out: torch.Tensor) -> int:
+        """Bring a tile that is not primary straight to a packed place (on a lane, outside the lock); the bytes read."""
+        if tile.stored:
+            return self.secondary.read(tile.ordinal, out)
+        out.zero_()
+        return 0
+
+    @contextmanager
+    def bounce(self) -> Iterator[torch.Tensor]:
+        """A packed tile of scratch memory; one at a time, so that scratch never grows beyond one tile."""
+        with self._scratch:
+            yield torch.empty(self.geometry.tile_elems, dtype=self.dtype)

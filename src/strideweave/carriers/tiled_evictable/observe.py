@@ -1,0 +1,94 @@
+"""What a tiled carrier lets people see: the state of a tile, and a snapshot of its counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from strideweave.carriers.tiled_evictable.budget import format_nbytes
+
+Location: TypeAlias = Literal["primary", "secondary", "implicit", "invalid"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileState:
+    """Where the value of one tile is, whether it can be read, and whether primary holds its only good copy.
+
+    Source: seed 000, "Residency state is independent of executable selection shape".
+    """
+
+    location: Location
+    valid: bool
+    dirty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The counters of one carrier at one moment; `after.since(before)` is what happened between.
+
+    Units: bytes, seconds, tiles.
+    """
+
+    tile_nbytes: int
+    """The bytes of one tile."""
+    budget_nbytes: int
+    """The bytes that primary tiles may take, those on their way included."""
+    slots: int
+    """How many tiles the budget holds."""
+    resident_tiles: int
+    """Tiles whose value is in primary."""
+    in_flight_tiles: int
+    """Tiles on their way into primary."""
+    pinned_tiles: int
+    """Tiles that running work, or a borrowed view, needs."""
+    hits: int
+    """Tiles that a request found in primary."""
+    misses: int
+    """Tiles that a request had to bring."""
+    evictions: int
+    """Tiles that left primary."""
+    bytes_read: int
+    """Bytes that came from the secondary tier."""
+    bytes_written: int
+    """Bytes that went to the secondary tier."""
+    stall_s: float
+    """Seconds that callers of `stream` and `borrow` waited for tiles."""
+    failed_policy_evictions: int
+    """Evictions that a policy asked for and that failed; the results were delivered all the same."""
+
+    @property
+    def resident_nbytes(self) -> int:
+        """The bytes of the resident tiles."""
+        return self.resident_tiles * self.tile_nbytes
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among all tiles asked for; 0 before the first."""
+        asked = self.hits + self.misses
+        return self.hits / asked if asked else 0.0
+
+    def since(self, earlier: Statistics) -> Statistics:
+        """The same snapshot with the running counters counted from `earlier` on."""
+        running = {
+            "hits",
+            "misses",
+            "evictions",
+            "bytes_read",
+            "bytes_written",
+            "stall_s",
+            "failed_policy_evictions",
+        }
+        return Statistics(
+            **{
+                f.name: getattr(self, f.name) - (getattr(earlier, f.name) if f.name in running else 0)
+                for f in fields(self)
+            }
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.resident_tiles} of {self.slots} tiles resident ({format_nbytes(self.resident_nbytes)} of "
+            f"{format_nbytes(self.budget_nbytes)}), {self.hits} hits, {self.misses} misses ({self.hit_rate:.1%}), "
+            f"{format_nbytes(self.bytes_read)} read, {format_nbytes(self.bytes_written)} written, {self.stall_s:.2f} "
+            "s waited"
+        )

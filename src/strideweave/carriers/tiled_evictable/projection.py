@@ -1,0 +1,204 @@
+"""Projection: the selected tiles gathered, in order, into one compact Tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from strideweave.carriers.tiled_evictable import transitions
+from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
+from strideweave.carriers.tiled_evictable.handles import AwaitProjection
+from strideweave.carriers.tiled_evictable.selection import Coordinate, TileSelection
+from strideweave.io import Priority
+from strideweave.layout import Layout, Shape, Stride
+from strideweave.tensor import Tensor
+
+_GATHER_NBYTES = 8 * 2**20  # tiles that are there already are copied in jobs of about this size
+_GATHER_TILES = 16
+
+
+def compact_layout(source: Layout, selection: TileSelection, tile_shape: Sequence[int]) -> Layout:
+    """The dense layout of a selection, its modes in the order of the source's strides."""
+    shape = [count * t for count, t in zip(selection.compact_grid_shape, tile_shape, strict=True)]
+    strides, step = [0] * len(shape), 1
+    for k in sorted(range(len(shape)), key=lambda k: _first_stride(source[k])):
+        strides[k] = step
+        step *= shape[k]
+    return Layout(Shape(*shape), Stride(*strides))
+
+
+def _first_stride(mode: Layout) -> int:
+    return min((d for n, d in mode.leaves() if n > 1), default=0)
+
+
+class Target:
+    """The compact destination, and how the values of one tile find their place in it."""
+
+    def __init__(self, engine: Engine, source: Tensor, result: Tensor) -> None:
+        self._engine = engine
+        self._source = source
+        self._flat = result.carrier._flat()
+        self._box = engine.geometry.box(source.layout)
+        self._axis_strides = [mode.leaves()[0][1] for mode in map(result.layout.__getitem__, range(len(result.layout)))]
+        self._strides = self._box.strides_in(self._axis_strides) if self._box is not None else ()
+
+    @property
+    def takes_packed(self) -> bool:
+        """Whether a packed tile can be read straight into its place."""
+        box = self._box
+        return box is not None and all(
+            n == 1 or a == b for n, a, b in zip(box.extents, self._strides, box.packed, strict=True)
+        )
+
+    def run(self, compact: Coordinate) -> torch.Tensor:
+        """A tile's place as one run, where `takes_packed`."""
+        corner = self._corner(compact)
+        return self._flat[corner : corner + self._engine.geometry.tile_elems]
+
+    def gather_slot(self, tile: Tile, slot: int, compact: Coordinate) -> None:
+        """Copy a primary tile to its place."""
+        primary = self._engine.primary
+        if self._box is not None:
+            self._place(compact).copy_(primary.view(slot, self._box))
+        elif (packed := primary.packed(slot)) is not None:
+            self.gather_packed(tile, packed, compact)
+        else:
+            with self._engine.bounce() as scratch:
+                self._engine.packed_view(scratch).copy_(self._engine.view(slot))
+                self.gather_packed(tile, scratch, compact)
+
+    def gather_packed(self, tile: Tile, packed: torch.Tensor, compact: Coordinate) -> None:
+        """Copy a packed tile to its place."""
+        if self._box is not None:
+            box = self._box
+            self._place(compact).copy_(packed.as_strided(box.extents, box.packed, packed.storage_offset()))
+            return
+        geometry = self._engine.geometry
+        order = torch.from_numpy(geometry.order(tile.ordinal, self._source.offset, self._source.layout))
+        # `order` runs with the first axis fastest, torch's reshape with the last: so the axes are reversed.
+        backward = geometry.tile_shape[::-1]
+        place = self._flat.as_strided(backward, self._axis_strides[::-1], self._corner(compact))
+        place.copy_(packed[order].reshape(backward))
+
+    def _corner(self, compact: Coordinate) -> int:
+        steps = zip(compact, self._engine.geometry.tile_shape, self._axis_strides, strict=True)
+        return sum(c * t * stride for c, t, stride in steps)
+
+    def _place(self, compact: Coordinate) -> torch.Tensor:
+        assert self._box is not None
+        return self._flat.as_strided(self._box.extents, self._strides, self._corner(compact))
+
+
+class Projection:
+    """One running projection: a step per selected tile, done as soon as its value is there."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        selected: Sequence[tuple[Tile, Coordinate]],
+        promoted: Sequence[Tile],
+        leaving: Sequence[Tile],
+        pin: Pin,
+        target: Target,
+        result: Tensor,
+    ) -> None:
+        self._engine = engine
+        self._selected = selected
+        self._promoted = promoted
+        self._leaving = leaving
+        self._pin = pin
+        self._target = target
+        self._result = result
+        self._owner = result.carrier._claim_ownership()
+        self._left = 1  # the start is a step of its own: nothing completes before every step is counted
+        self._error: BaseException | None = None
+        self.handle = AwaitProjection._pending(f"project {len(selected)} tiles of {engine.name}")
+
+    def start(self) -> None:
+        """Send every step on its way (guarded)."""
+        engine = self._engine
+        engine.work += 1
+        present: list[tuple[Tile, int, Coordinate]] = []
+        # What the policy promotes gets its slots first: selected tiles can pass through without one.
+        for tile in self._promoted:
+            if tile.slot is None:
+                self._left += 1
+                if tile.load is not None:
+                    tile.load.landed.append(self.step_over)
+                else:
+                    engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.step_over)
+        for tile, compact in self._selected:
+            self._left += 1
+            if tile.slot is not None:
+                engine.hits += 1
+                engine.order.use(tile.ordinal)
+                present.append((tile, tile.slot, compact))
+                continue
+            engine.misses += 1
+            landed = partial(self._gather_landed, tile, compact)
+            if tile.load is not None:
+                tile.load.landed.append(landed)
+            elif (slot := engine.reserve(tile)) is not None:
+                engine.start_load(tile, slot, commits=True, landed=landed)
+            else:
+                engine.lanes.submit(partial(self._pass_through, tile, compact), Priority.DEMAND)
+        batch = max(1, min(_GATHER_TILES, _GATHER_NBYTES // engine.tile_nbytes))
+        for k in range(0, len(present), batch):
+            engine.lanes.submit(partial(self._gather_present, present[k : k + batch]), Priority.DEMAND)
+
+    def step_over(self, error: BaseException | None) -> None:
+        """One step is over; the last one ends the projection."""
+        with self._engine.guard:
+            self._error = self._error or error
+            self._left -= 1
+            if self._left:
+                return
+            self._pin.close()
+        transitions.evict_for_policy(self._engine, self._leaving, self._complete)
+
+    def _gather_present(self, batch: Sequence[tuple[Tile, int, Coordinate]]) -> None:
+        for tile, slot, compact in batch:
+            self._do(partial(self._target.gather_slot, tile, slot, compact))
+
+    def _gather_landed(self, tile: Tile, compact: Coordinate, error: BaseException | None) -> None:
+        slot = tile.slot
+        if error is not None or slot is None:
+            self.step_over(error or RuntimeError(f"a tile of {self._engine.name} landed and is gone"))
+            return
+        self._do(partial(self._target.gather_slot, tile, slot, compact))
+
+    def _pass_through(self, tile: Tile, compact: Coordinate) -> None:
+        """Bring a tile that primary has no room for to its place, without keeping it."""
+        self._do(partial(self._read_through, tile, compact))
+
+    def _read_through(self, tile: Tile, compact: Coordinate) -> None:
+        engine = self._engine
+        if self._target.takes_packed:
+            nbytes = engine.fetch_packed(tile, self._target.run(compact))
+        else:
+            with engine.bounce() as scratch:
+                nbytes = engine.fetch_packed(tile, scratch)
+                self._target.gather_packed(tile, scratch, compact)
+        with engine.guard:
+            engine.bytes_read += nbytes
+
+    def _do(self, step: Callable[[], None]) -> None:
+        error: BaseException | None = None
+        try:
+            step()
+        except BaseException as e:
+            error = e
+        self.step_over(error)
+
+    def _complete(self) -> None:
+        engine = self._engine
+        self._result.carrier._relinquish_ownership(self._owner)
+        with engine.guard:
+            engine.work -= 1
+        if self._error is None:
+            self.handle._succeed(self._result)
+        else:
+            self.handle._fail(self._error)

@@ -1,0 +1,193 @@
+"""Tiles used in place, in the caller's thread: one after the other as they land, or a set of them at once."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import final
+
+import torch
+
+from strideweave.carriers.tiled_evictable import transitions
+from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
+from strideweave.carriers.tiled_evictable.selection import Coordinate
+
+
+class Use:
+    """Tiles that the calling thread looks at where they lie. It holds no bytes of its own, only pins."""
+
+    def __init__(self, engine: Engine, label: str) -> None:
+        self._engine = engine
+        self._pin = Pin(engine, label, in_thread=True)
+        self._errors: dict[int, BaseException] = {}  # guarded
+
+    def close(self) -> None:
+        """Nothing is needed any more; what is on its way lands, and stays while there is room."""
+        with self._engine.guard:
+            self._pin.close()
+
+    def want(self, tiles: Sequence[Tile]) -> None:
+        """Pin tiles and start those that are absent, all of which must fit at once (guarded)."""
+        engine = self._engine
+        for tile in tiles:
+            if tile.slot is not None or tile.load is not None:
+                self._pin.add(tile)
+        absent = [tile for tile in tiles if tile.slot is None]
+        engine.require_room(sum(tile.load is None for tile in absent), self._pin.label)
+        for tile in absent:
+            self._start(tile, may_write_back=True)
+
+    def _start(self, tile: Tile, *, may_write_back: bool) -> bool:
+        """Pin a tile and see that it comes, if there is a slot for it (guarded)."""
+        engine = self._engine
+        if tile.slot is None:
+            landed = partial(self._landed, tile)
+            if tile.load is not None:
+                tile.load.landed.append(landed)
+            else:
+                slot = engine.reserve(tile)
+                if slot is None and not (may_write_back and engine.has_leaving()):
+                    return False
+                engine.start_load(tile, slot, commits=True, landed=landed)
+        self._pin.add(tile)
+        return True
+
+    def _landed(self, tile: Tile, error: BaseException | None) -> None:
+        if error is not None:
+            with self._engine.guard:
+                self._errors[tile.ordinal] = error
+                self._engine.guard.notify_all()
+
+    def view(self, tile: Tile) -> torch.Tensor:
+        """The tile as a tensor, once it is there; the caller's wait is counted."""
+        engine = self._engine
+        with engine.guard:
+            if tile.slot is None:
+                began = time.perf_counter()
+                self._wait_for(tile)
+                engine.stall_s += time.perf_counter() - began
+            assert tile.slot is not None
+            engine.order.use(tile.ordinal)
+            # `.data` has a version counter of its own, by which a write through the view is noticed.
+            return engine.view(tile.slot).data
+
+    def _wait_for(self, tile: Tile) -> None:
+        engine = self._engine
+        while tile.slot is None:
+            if (error := self._errors.pop(tile.ordinal, None)) is not None:
+                raise error
+            waits = tile.load is None and not self._start(tile, may_write_back=True)
+            if waits and not engine.can_progress(self._pin):
+                raise engine.no_room(1, f"bring the next tile of {self._pin.label}")
+            engine.guard.wait()
+
+    def require_unwritten(self, tile: Tile, view: torch.Tensor) -> None:
+        """Raise when somebody wrote through a read-only view; the true value is read again where there is one."""
+        if view._version == 0:
+            return
+        engine = self._engine
+        with engine.guard:
+            restored = tile.has_backing and tile.pins == 1 and tile.claim is None
+            self._pin.drop(tile)
+            if restored:
+                engine.drop(tile)
+        raise RuntimeError(
+            f"cannot write tile {engine.geometry.coordinate(tile.ordinal)} of {engine.name} through a borrowed view: "
+            "it was changed in place. Borrowed views are read-only. "
+            f"{'Its stored value was kept' if restored else 'Its value is lost'}; clone a view before you change it."
+        )
+
+
+@final
+class TileStream(Use):
+    """Every tile once, as (coordinate, view): those in primary first, the others as they land.
+
+    Loads run ahead while slots are free. A view is valid until the next tile is asked for. The stream is an iterator
+    and a context manager; exhausting it, closing it or leaving the block gives back its pins.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        label: str,
+        tiles: Sequence[Tile],
+        *,
+        kept: Sequence[Tile],
+        leaving: Sequence[Tile],
+    ) -> None:
+        """Pin what is there, start what is not (guarded); `kept` stay until the end, `leaving` go after it."""
+        super().__init__(engine, label)
+        self._leaving = leaving
+        self._absent = [tile for tile in tiles if tile.slot is None]
+        present = [tile for tile in tiles if tile.slot is not None]
+        self._left = deque((*present, *self._absent))
+        self._current: tuple[Tile, torch.Tensor] | None = None
+        self._started = 0
+        self._closed = False
+        try:
+            for tile in present:
+                self._pin.add(tile)
+            self.want(kept)
+        except BaseException:
+            self._pin.close()
+            raise
+        engine.hits += len(present)
+        engine.misses += len(self._absent)
+        self._run_ahead()
+
+    def __iter__(self) -> TileStream:
+        return self
+
+    def __next__(self) -> tuple[Coordinate, torch.Tensor]:
+        try:
+            if self._current is not None:
+                self._finish_current()
+            if not self._left:
+                self.close()
+                raise StopIteration
+            tile = self._left.popleft()
+            # What is taken by hand is never run ahead to again: that would pin it once more, for good.
+            self._started = max(self._started, len(self._absent) - len(self._left))
+            view = self.view(tile)
+        except BaseException:
+            self.close()  # as with a generator, what has raised is over
+            raise
+        self._current = (tile, view)
+        return self._engine.geometry.coordinate(tile.ordinal), view
+
+    def _finish_current(self) -> None:
+        assert self._current is not None
+        (tile, view), self._current = self._current, None
+        self.require_unwritten(tile, view)
+        with self._engine.guard:
+            self._pin.drop(tile)
+            self._run_ahead()
+
+    def close(self) -> None:
+        """Give back every pin, and let go what the policy wanted gone; again is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        self._left.clear()
+        super().close()
+        transitions.evict_for_policy(self._engine, self._leaving)
+
+    def __enter__(self) -> TileStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            # The collector may run in a thread that holds the carrier's lock, so a lane closes the stream.
+            self._engine.lanes.submit(self.close)
+
+    def _run_ahead(self) -> None:
+        while self._started < len(self._absent) and not self._closed:
+            # A dirty tile is only written back for a tile that is wanted now, not for one that runs ahead.
+            if not self._start(self._absent[self._started], may_write_back=False):
+                return
+            self._started += 1

@@ -1,0 +1,27 @@
+"""What can be wrong with a checkpoint, one class per thing that its owner would do about it."""
+
+from __future__ import annotations
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used as it lies on disk. The message names the file and what to do.
+
+    >>> issubclass(TruncatedShard, CheckpointError) and issubclass(CheckpointError, ValueError)
+    True
+    """
+
+
+class TruncatedShard(CheckpointError):
+    """A shard ends before its header says that it does: an interrupted download or a full disk."""
+
+
+class GarbledHeader(CheckpointError):
+    """A shard's header is not what the format allows, or contradicts itself or the size of the file."""
+
+
+class MissingShards(CheckpointError):
+    """Files that the index names are not there."""
+
+
+class MissingTensors(CheckpointError):
+    """Tensors that somebody asked for are in no shard, or not in the shard that the index names."""

@@ -1,0 +1,184 @@
+"""The experts of a model as tiles: the store that all layers share, and the function that computes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+
+from strideweave.carriers import CPU, CheckpointFile
+from strideweave.carriers.tiled_evictable import ResidencyPolicy, Statistics, TiledEvictable, TileSet
+from strideweave.integrations.transformers.plan import ExpertPlan
+from strideweave.integrations.transformers.sources import ExpertSources
+from strideweave.layout import Layout
+from strideweave.tensor import Tensor
+
+Route: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class ExpertStore:
+    """All experts of one model in one tiled carrier: grid (layers, experts, 1), one tile an expert, one budget.
+
+    `model.strideweave` is the store. Closing it ends the use of the model.
+    """
+
+    def __init__(self, sources: ExpertSources, plan: ExpertPlan, policy: ResidencyPolicy | None = None) -> None:
+        shape = (len(sources.layers), sources.experts, sources.tile_elems)
+        layout = Layout.row_major(*shape)
+        self.plan = plan
+        self.layers = sources.layers
+        self.parts = sources.parts
+        self.carrier = TiledEvictable(
+            CPU(0, dtype=sources.dtype),
+            CheckpointFile(sources.pieces, dtype=sources.dtype),
+            (len(sources.layers), sources.experts, 1),
+            (1, 1, sources.tile_elems),
+            layout=layout,
+            budget=plan.budget_nbytes,
+            residency_policy=policy,
+        )
+        self.tensor = Tensor(self.carrier, 0, layout)
+        self._routes: list[Route] | None = None
+
+    def statistics(self) -> Statistics:
+        """What is resident, what was found and what was read."""
+        return self.carrier.statistics()
+
+    @contextmanager
+    def record_routes(self) -> Iterator[list[Route]]:
+        """The experts that every layer of every step asks for, in the order of use, while the block lasts."""
+        routes: list[Route] = []
+        self._routes = routes
+        try:
+            yield routes
+        finally:
+            self._routes = None
+
+    def residency_map(self) -> list[list[bool]]:
+        """For every layer, which of its experts are in memory."""
+        resident = set(self.carrier.primary_tiles.coordinates)
+        layers, experts, _ = self.carrier.grid_shape
+        return [[(layer, expert, 0) in resident for expert in range(experts)] for layer in range(layers)]
+
+    def views(self, layer: int, experts: list[int]) -> Generator[tuple[int, dict[str, torch.Tensor]], None, None]:
+        """Each expert once with its matrices, valid until the next: those in memory first, the others as they land."""
+        tiles = TileSet([(layer, expert, 0) for expert in experts])
+        if self._routes is not None:
+            # The stream uses what is there before what has to come; this is that order.
+            resident = [e for e in experts if self.carrier.tile_state((layer, e, 0)).location == "primary"]
+            absent = [e for e in experts if e not in resident]
+            self._routes.append(tuple((layer, e) for e in (*resident, *absent)))
+        with self.carrier.stream(tiles) as stream:
+            for (_, expert, _), view in stream:
+                flat = view.view(-1)
+                yield (
+                    expert,
+                    {
+                        part.name: flat[part.offset_elems : part.offset_elems + part.shape[0] * part.shape[1]].view(
+                            part.shape
+                        )
+                        for part in self.parts
+                    },
+                )
+
+    def close(self) -> None:
+        """Let go of the memory and the files; again is harmless. Errors: RuntimeError while the model is running."""
+        self.carrier.release()
+
+    def __repr__(self) -> str:
+        return f"<ExpertStore of {len(self.layers)} layers: {self.carrier!r}>"
+
+
+class LayerExperts:
+    """One layer's share of a store: what an experts module holds in place of its parameters."""
+
+    def __init__(self, store: ExpertStore, layer: int) -> None:
+        self.store = store
+        self.layer = layer
+
+    def __deepcopy__(self, memo: dict[int, object]) -> LayerExperts:
+        return self  # a copied model shares the experts: they are read-only
+
+
+def experts_forward(
+    module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
+    """The sum over each token's experts of weight x expert(token), bit-equal to transformers' eager experts.
+
+    Shapes: hidden_states (tokens, hidden), top_k_index and top_k_weights (tokens, k); the result (tokens, hidden).
+    Errors: RuntimeError when the module was not loaded by StrideWeave, when the store is closed, or on backward.
+    """
+    experts = getattr(module, "_strideweave", None)
+    if experts is None:
+        raise RuntimeError(
+            "cannot compute the experts of this layer: experts_implementation is 'strideweave' and the layer holds "
+            "no tiles. Only models from strideweave.integrations.transformers.from_pretrained do. Load it that way, "
+            "or set another implementation."
+        )
+    result: torch.Tensor = _ForwardOnly.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        hidden_states, top_k_index, top_k_weights, module, experts
+    )
+    return result
+
+
+class _ForwardOnly(torch.autograd.Function):
+    """A forward whose weights are views of slots: by the time of a backward they may hold other experts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_states: torch.Tensor,
+        top_k_index: torch.Tensor,
+        top_k_weights: torch.Tensor,
+        module: Any,
+        experts: LayerExperts,
+    ) -> torch.Tensor:
+        return _compute(module, experts, hidden_states, top_k_index, top_k_weights)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise RuntimeError(
+            "cannot run backward through experts that live in tiles: this version computes forward only. The tiles "
+            "of the forward pass may have left memory. Load the model with transformers to train it."
+        )
+
+
+def _compute(
+    module: Any,
+    experts: LayerExperts,
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+) -> torch.Tensor:
+    final = torch.zeros_like(hidden_states)
+    # The order of rows within an expert is eager's: by place in the top k, then by token.
+    flat = top_k_index.t().reshape(-1)
+    order = torch.argsort(flat, stable=True)
+    counts = torch.bincount(flat, minlength=module.num_experts).tolist()
+    # An index of num_experts marks a token that another rank computes.
+    routed = [expert for expert in range(module.num_experts) if counts[expert]]
+    rows = dict(zip(routed, torch.split(order, [n for n in counts if n])[: len(routed)], strict=True))
+    tokens = hidden_states.shape[0]
+    # Experts come in the order in which they land; sums are taken in ascending order, as eager does.
+    waiting: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    ascending = iter(routed)
+    due = next(ascending, None)
+    with closing(experts.store.views(experts.layer, routed)) as views:
+        for expert, weights in views:
+            token, place = rows[expert] % tokens, rows[expert] // tokens
+            gate, up = F.linear(hidden_states[token], _as(weights["gate_up_proj"], hidden_states)).chunk(2, dim=-1)
+            state = F.linear(module.act_fn(gate) * up, _as(weights["down_proj"], hidden_states))
+            state = state * top_k_weights[token, place, None]
+            waiting[expert] = (token, state.to(final.dtype))
+            while due in waiting:
+                final.index_add_(0, *waiting.pop(due))
+                due = next(ascending, None)
+    return final
+
+
+def _as(weight: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The weight in the dtype of the computation; one matrix at a time when the model was loaded in another one."""
+    return weight if weight.dtype == like.dtype else weight.to(like.dtype)

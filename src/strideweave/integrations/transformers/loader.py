@@ -1,0 +1,100 @@
+"""`from_pretrained`: the ordinary model, its experts on disk."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from strideweave.carriers.tiled_evictable import ResidencyPolicy
+from strideweave.checkpoint import Checkpoint, MissingTensors
+from strideweave.integrations.transformers import _compat
+from strideweave.integrations.transformers.experts import ExpertStore, LayerExperts, experts_forward
+from strideweave.integrations.transformers.plan import plan_of
+from strideweave.integrations.transformers.sources import dense_state, require_supported, resolve
+
+_REFUSED = {
+    "experts_implementation": "StrideWeave is the experts implementation",
+    "quantization_config": "experts are used as they are stored",
+    "state_dict": "weights come from the checkpoint",
+    "gguf_file": "experts are read from safetensors",
+    "output_loading_info": "a checkpoint with missing or unexpected tensors is refused",
+}
+
+
+def from_pretrained(
+    path: str | os.PathLike[str],
+    budget: int | str = "4GiB",
+    *,
+    residency_policy: ResidencyPolicy | None = None,
+    **kwargs: Any,
+) -> Any:
+    """The model of a checkpoint folder, of its normal class, with at most `budget` bytes of experts in memory.
+
+    Experts are read from the checkpoint as a step needs them, one tile an expert; nothing is converted, copied or
+    written beside it. Logits are bit-equal to `experts_implementation="eager"` on the same machine, dtype and
+    thread count.
+    `model.strideweave` has `statistics()`, `residency_map()` and `close()`. Other keyword arguments go to
+    transformers.
+
+    Units: `budget` in bytes, or text such as "4GiB".
+    Errors: CheckpointError (a ValueError) for a folder that is no whole checkpoint; UnsupportedModel for another
+    family; PlanRefused when the budget is below one expert or memory cannot hold the dense part; TypeError for an
+    argument that contradicts tiling. All before any weight is used.
+    """
+    for name, reason in _REFUSED.items():
+        if name in kwargs:
+            raise TypeError(
+                f"cannot load {os.fspath(path)!r} with {name}={kwargs[name]!r}: {reason}. Leave {name} out."
+            )
+    if kwargs.get("device_map") not in (None, "cpu", {"": "cpu"}):
+        raise TypeError(
+            f"cannot load {os.fspath(path)!r} with device_map={kwargs['device_map']!r}: this version computes on the "
+            "CPU. Leave device_map out."
+        )
+    checkpoint = Checkpoint.open(path)
+    folder = str(checkpoint.path)
+    config = kwargs.pop("config", None) or _compat.load_config(folder)
+    model_type = require_supported(config, folder)
+    sources = resolve(checkpoint, config)
+    numbers = plan_of(checkpoint, sources, budget)
+    _compat.register(experts_forward)
+    store = ExpertStore(sources, numbers, residency_policy)
+    try:
+        with _compat.without_expert_parameters(model_type):
+            model, report = _compat.load_model(
+                config,
+                folder,
+                dense_state(checkpoint, sources),
+                experts_implementation=_compat.EXPERTS_NAME,
+                **{"dtype": "auto", **kwargs},
+            )
+        _require_whole(report, folder)
+        for layer, (_, module) in enumerate(_compat.experts_modules(model, model_type)):
+            module._strideweave = LayerExperts(store, layer)
+    except BaseException:
+        store.close()
+        raise
+    model.strideweave = store
+    model.save_pretrained = _refuse_save
+    return model
+
+
+def _require_whole(report: dict[str, Any], folder: str) -> None:
+    """Nothing may have been made up: every parameter came from the checkpoint."""
+    missing = sorted(report["missing_keys"])
+    mismatched = sorted(str(key) for key in report["mismatched_keys"])
+    if missing or mismatched:
+        raise MissingTensors(
+            f"cannot load {folder!r}: {len(missing)} parameters are not in the checkpoint ({', '.join(missing[:8])}) "
+            f"and {len(mismatched)} have another shape ({', '.join(mismatched[:8])}). Every parameter needs its "
+            "bytes. Download the checkpoint again."
+        )
+
+
+def _refuse_save(*args: Any, **kwargs: Any) -> None:
+    """Stock saving would write a checkpoint without experts."""
+    raise RuntimeError(
+        "cannot save this model: its experts are in the checkpoint that it was opened from, which is whole and "
+        "unchanged, and stock saving would leave them out. Copy that folder, or load the model with transformers to "
+        "save it."
+    )

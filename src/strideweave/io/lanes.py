@@ -1,0 +1,183 @@
+"""A few threads that move bytes, most urgent first."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import count
+
+
+class Priority(IntEnum):
+    """How urgent a job is; a smaller number goes first."""
+
+    DEMAND = 0
+    """Somebody waits for it."""
+    WRITE_BACK = 1
+    """It makes room."""
+    PREFETCH = 2
+    """Somebody may want it."""
+
+
+class Lanes:
+    """Up to `count` daemon threads that run jobs: by priority, first in first out within one.
+
+    Threads start when jobs come and end after `idle_s` seconds without any, so nothing stays behind. A job
+    should not raise; one that does is reported through `threading.excepthook`, and its lane goes on. A forked
+    child starts with no jobs and no threads.
+
+    Units: `idle_s` in seconds. Errors: RuntimeError when a job is submitted after `close`.
+
+    >>> lanes, heard = Lanes(1), []
+    >>> lanes.submit(lambda: heard.append("bytes"))
+    >>> lanes.close()
+    >>> heard, lanes.idle
+    (['bytes'], True)
+    """
+
+    def __init__(self, count: int, *, idle_s: float = 1.0) -> None:
+        if count < 1:
+            raise ValueError(f"cannot run {count} lanes: at least 1 is needed. Name a count of 1 or more.")
+        self.count = count
+        self._idle_s = idle_s
+        self._is_closed = False
+        self._start_afresh()
+        _living.add(self)
+
+    def _start_afresh(self) -> None:
+        # Guards all that follows. Reentrant: a finaliser that submits may interrupt a thread inside it.
+        self._changed = threading.Condition(threading.RLock())
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._ordinals = count()
+        self._threads: dict[int, threading.Thread] = {}
+        self._waiting = 0
+        self._running = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job waits and none runs."""
+        with self._changed:
+            return not self._queue and not self._running
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether jobs are refused."""
+        return self._is_closed
+
+    def submit(self, job: Callable[[], None], priority: Priority = Priority.DEMAND) -> None:
+        """The job will run, once, on a lane. Returns at once."""
+        with self._changed:
+            if self._is_closed:
+                raise RuntimeError("cannot submit a job: the lanes are closed. Submit before close().")
+            if len(self._queue) >= self._waiting and len(self._threads) < self.count:
+                self._start_thread()
+            heappush(self._queue, (int(priority), next(self._ordinals), job))
+            self._changed.notify()
+
+    def close(self, wait: bool = True) -> None:
+        """No job is accepted any more; those that were are run, before this returns if `wait`."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            threads = list(self._threads.values())
+        if not wait:
+            return
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _start_thread(self) -> None:
+        number = next(k for k in range(self.count) if k not in self._threads)
+        thread = threading.Thread(target=self._work, args=(number,), name=f"strideweave-lane-{number}", daemon=True)
+        self._threads[number] = thread
+        try:
+            thread.start()
+        except RuntimeError:  # no thread to be had; those that run will do
+            del self._threads[number]
+            if not self._threads:
+                raise
+
+    def _work(self, number: int) -> None:
+        while True:
+            job = self._next_job(number)
+            if job is None:
+                return
+            try:
+                job()
+            except BaseException:
+                _report()
+            finally:
+                del job  # what it holds must not live until the next one comes
+                with self._changed:
+                    self._running -= 1
+
+    def _next_job(self, number: int) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._queue:
+                self._waiting += 1
+                try:
+                    was_told = not self._is_closed and self._changed.wait(self._idle_s)
+                finally:
+                    self._waiting -= 1
+                if not was_told and not self._queue:
+                    del self._threads[number]
+                    return None
+            self._running += 1
+            return heappop(self._queue)[2]
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<Lanes {state}, {len(self._threads)} of {self.count} threads, {len(self._queue)} jobs waiting>"
+
+
+def _report() -> None:
+    kind, value, traceback = sys.exc_info()
+    assert kind is not None
+    try:
+        threading.excepthook(threading.ExceptHookArgs((kind, value, traceback, threading.current_thread())))
+    except BaseException:  # the hook is the user's; a lane outlives its mistakes
+        sys.__excepthook__(*sys.exc_info())
+
+
+def default_lanes() -> Lanes:
+    """The lanes of this process: STRIDEWEAVE_LANES of them, or 4.
+
+    Errors: ValueError when the variable is not a whole number of 1 or more.
+
+    >>> default_lanes() is default_lanes()
+    True
+    """
+    global _default
+    with _default_lock:
+        if _default is None or _default.is_closed:
+            _default = Lanes(_configured_count())
+        return _default
+
+
+def _configured_count() -> int:
+    text = os.environ.get("STRIDEWEAVE_LANES", "").strip() or "4"
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(
+            f"cannot run STRIDEWEAVE_LANES={text!r} lanes: it is no whole number of 1 or more. Lanes are "
+            "threads. Set it to a number such as 4, or unset it."
+        )
+    return int(text)
+
+
+_living: weakref.WeakSet[Lanes] = weakref.WeakSet()
+_default: Lanes | None = None
+_default_lock = threading.Lock()  # guards _default
+
+
+def _start_afresh_in_child() -> None:
+    global _default_lock
+    _default_lock = threading.Lock()
+    for lanes in list(_living):
+        lanes._start_afresh()
+
+
+os.register_at_fork(after_in_child=_start_afresh_in_child)

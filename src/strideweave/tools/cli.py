@@ -1,0 +1,186 @@
+"""The command line. Each command is thin: what it does stands in a module of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from tqdm import tqdm
+
+from strideweave.carriers.tiled_evictable.budget import format_nbytes
+
+EXIT_REFUSED, EXIT_INTERRUPTED = 1, 130
+_CODES = "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted."
+_DEMO_PROMPT = "Explain in a few sentences why the sky is blue."
+
+app = typer.Typer(
+    name="strideweave",
+    help="Run Mixture-of-Experts models whose experts do not fit in memory. " + _CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_err = Console(stderr=True, highlight=False)
+_out = Console(highlight=False)
+
+Budget = Annotated[
+    str | None,
+    typer.Option(help="Bytes of experts in memory: 2GiB, 500MB, 4096. Default: a quarter of them."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Tokens = Annotated[int, typer.Option(min=1, help="The most tokens to generate.")]
+Verify = Annotated[
+    bool,
+    typer.Option(help="Run the stock model too, every expert in memory, and compare all logits bit for bit."),
+]
+Prompt = Annotated[str, typer.Option(help="What to ask. A chat template is applied when the model has one.")]
+Checkpoint = Annotated[Path, typer.Argument(help="A Hugging Face checkpoint folder.", show_default=False)]
+
+
+@app.command(epilog="Example: strideweave demo --verify")
+def demo(
+    prompt: Prompt = _DEMO_PROMPT,
+    budget: Budget = None,
+    max_new_tokens: Tokens = 96,
+    verify: Verify = False,
+    as_json: Json = False,
+) -> None:
+    """Build a real 1.3 GiB MoE checkpoint once, and answer a question with a quarter of its experts in memory."""
+    with _refusals():
+        path = _demo_checkpoint()
+        _run(path, budget, prompt, max_new_tokens, verify=verify, as_json=as_json)
+
+
+@app.command(epilog='Example: strideweave run ~/models/Qwen3-30B-A3B --budget 8GiB --prompt "Why is the sky blue?"')
+def run(
+    path: Checkpoint,
+    prompt: Prompt = _DEMO_PROMPT,
+    budget: Budget = None,
+    max_new_tokens: Tokens = 128,
+    verify: Verify = False,
+    as_json: Json = False,
+) -> None:
+    """Generate an answer with a checkpoint's experts on disk, and say what it cost."""
+    with _refusals():
+        _run(path, budget, prompt, max_new_tokens, verify=verify, as_json=as_json)
+
+
+@app.command(epilog="Example: strideweave plan ~/models/Mixtral-8x7B --budget 16GiB --json")
+def plan(path: Checkpoint, budget: Budget = None, as_json: Json = False) -> None:
+    """Say what a checkpoint needs under a budget, from its headers only; refuse with numbers what cannot work."""
+    with _refusals():
+        from strideweave.integrations.transformers import plan as plan_checkpoint
+        from strideweave.tools.report import plan_table
+
+        numbers = plan_checkpoint(path, budget)
+        if as_json:
+            _print_json(asdict(numbers))
+        else:
+            _out.print(plan_table(numbers))
+
+
+@app.command(epilog="Example: strideweave gc --dry-run")
+def gc(
+    dry_run: Annotated[bool, typer.Option(help="Say what would go, and remove nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what ended processes left in StrideWeave's own directory; never anything else."""
+    with _refusals():
+        from strideweave.io import collect_garbage
+
+        found = collect_garbage(dry_run=dry_run)
+        if as_json:
+            _print_json({"removed": [str(p) for p in found.removed], "nbytes": found.nbytes, "dry_run": dry_run})
+        else:
+            verb = "would remove" if dry_run else "removed"
+            _out.print(f"{verb} {len(found.removed)} leftovers, {format_nbytes(found.nbytes)}")
+
+
+def _demo_checkpoint() -> Path:
+    """The demo checkpoint, built with a progress bar when it is not there yet."""
+    from strideweave.tools.upcycle import build_upcycled_checkpoint, default_demo_path
+
+    path = default_demo_path()
+    if path.exists():
+        return path
+    _err.print(f"building the demo checkpoint in {path} (once; Ctrl-C keeps what is done)")
+    with tqdm(total=0, unit="B", unit_scale=True, unit_divisor=1024, file=sys.stderr, desc="upcycling") as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return build_upcycled_checkpoint(path, progress=progress)
+
+
+def _run(path: Path, budget: str | None, prompt: str, max_new_tokens: int, *, verify: bool, as_json: bool) -> None:
+    from strideweave.integrations.transformers import plan as plan_checkpoint
+    from strideweave.tools.generate import answer
+    from strideweave.tools.report import plan_table, residency_picture, run_table
+
+    _quiet_transformers()
+    numbers = plan_checkpoint(path, budget)
+    if not as_json:
+        _out.print(plan_table(numbers))
+        _out.print(f"\n[bold]{prompt}[/bold]\n", markup=True)
+    report = answer(
+        path,
+        numbers.budget_nbytes,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        verify=verify,
+        write=(lambda text: None) if as_json else _write,
+        note=lambda text: None if as_json else _err.print(f"[dim]{text} ...[/dim]"),
+    )
+    if as_json:
+        _print_json(report.as_json())
+    else:
+        _out.print("\n")
+        _out.print(run_table(report))
+        _out.print("\n" + residency_picture(report.residency))
+    if report.verified is False:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def _quiet_transformers() -> None:
+    """Its own bars and notices would run through the streamed text."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Errors that a user can act on end as one message and a code, not as a trace."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _err.print("\ninterrupted; nothing is left half-done")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as refusal:
+        if isinstance(refusal, typer.Exit):
+            raise
+        _err.print(f"error: {refusal}", markup=False)
+        raise typer.Exit(EXIT_REFUSED) from None
+
+
+def main() -> None:
+    """The entry point of the `strideweave` command."""
+    app()

@@ -1,0 +1,89 @@
+"""Seed 000, requirement: Tensor Layout compatibility preserves exact carrier tile footprints."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from strideweave import Layout, Shape, Stride, Tensor, TileSelection
+from support.tiled import every_tile, matrix, situation, slots_of
+
+PERMUTED = Layout(Shape((2, 2), (2, 2)), Stride((4, 2), (1, 8)))
+SPANNING = Layout(Shape((2, 2), (2, 2)), Stride((1, 2), (8, 4)))
+REMAPPED = Layout(Shape(4, 4), Stride(4, 1))
+ALIASING = Layout(Shape(4, 4), Stride(1, 0))
+OMITTING = Layout(Shape((2, 2), (2, 2)), Stride((1, 8), (2, 4)))
+
+
+def assert_refused_before_anything(layout: Layout) -> None:
+    carrier, _, dense = matrix()
+    carrier.evict(every_tile(carrier))
+    tensor = Tensor(carrier, 0, layout)
+    before = situation(carrier)
+    with pytest.raises(ValueError, match="tile footprints"):
+        carrier.project(tensor, TileSelection([[0, 1], [1]]))
+    with pytest.raises(ValueError, match="tile footprints"):
+        tensor.materialize()
+    assert situation(carrier) == before
+    assert torch.equal(slots_of(carrier), dense.T.reshape(-1))
+
+
+class TestTensorLayoutCompatibilityPreservesExactCarrierTileFootprints:
+    def test_accept_a_within_tile_permutation(self) -> None:
+        carrier, _, dense = matrix()
+        flat = dense.T.reshape(-1)
+        tensor = Tensor(carrier, 0, PERMUTED)
+        # Mode 0 counts through strides 4 then 2, mode 1 through 1 then 8.
+        expected = flat.as_strided((2, 2, 2, 2), (2, 4, 8, 1)).reshape(4, 4)
+        for _ in range(2):
+            assert torch.equal(carrier.project(tensor, TileSelection([[0, 1], [0, 1]])).wait().torch(), expected)
+            swapped = carrier.project(tensor, TileSelection([[1], [1, 0]])).wait().torch()
+            assert torch.equal(swapped, torch.cat((expected[2:, 2:], expected[2:, :2]), dim=1))
+            carrier.evict(every_tile(carrier))
+
+    def test_reject_one_logical_tile_spanning_physical_tiles(self) -> None:
+        assert_refused_before_anything(SPANNING)
+
+    def test_reject_aliasing_within_a_tile(self) -> None:
+        assert_refused_before_anything(ALIASING)
+
+    def test_reject_incomplete_tile_coverage(self) -> None:
+        assert_refused_before_anything(OMITTING)
+
+    def test_reject_tile_coordinate_remapping(self) -> None:
+        assert_refused_before_anything(REMAPPED)
+
+    def test_reject_an_offset_that_leaves_the_footprint(self) -> None:
+        carrier, _, _ = matrix()
+        before = situation(carrier)
+        with pytest.raises(ValueError, match="sizes"):
+            carrier.project(Tensor(carrier, 4, Layout.column_major(4, 3)), TileSelection([[0], [0]]))
+        assert situation(carrier) == before
+
+    def test_reject_a_tensor_of_another_rank(self) -> None:
+        carrier, _, _ = matrix()
+        before = situation(carrier)
+        with pytest.raises(ValueError, match="sizes"):
+            carrier.project(Tensor(carrier, 0, Layout.column_major(16)), TileSelection([[0], [0]]))
+        assert situation(carrier) == before
+
+    def test_both_orders_of_the_same_slots_are_compatible(self) -> None:
+        carrier, tensor, dense = matrix()
+        across = Tensor(carrier, 0, Layout(Shape((2, 2), (2, 2)), Stride((4, 2), (1, 8))))
+        straight = Tensor(carrier, 0, Layout(Shape((2, 2), (2, 2)), Stride((1, 2), (4, 8))))
+        pick = TileSelection([[1], [0]])
+        one = carrier.project(tensor, pick).wait().torch()
+        assert torch.equal(carrier.project(straight, pick).wait().torch(), one)
+        assert torch.equal(carrier.project(across, pick).wait().torch(), one.T)
+        assert torch.equal(one, dense[2:, :2])
+
+    def test_element_access_follows_the_tensors_own_layout(self) -> None:
+        carrier, _, dense = matrix()
+        tensor = Tensor(carrier, 0, PERMUTED)
+        carrier.evict(every_tile(carrier))
+        flat = dense.T.reshape(-1)
+        assert tensor[(1, 0), (0, 1)] == flat[4 + 8]
+        tensor[(1, 0), (0, 1)] = -3.0
+        carrier.evict(every_tile(carrier))
+        assert tensor[(1, 0), (0, 1)] == -3.0
+        assert carrier[12] == -3.0

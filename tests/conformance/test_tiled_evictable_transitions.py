@@ -1,0 +1,211 @@
+"""Seed 000, requirement: Residency transitions have asynchronous and blocking forms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from strideweave import CPU, AwaitResidency, BudgetExceeded, FileBacked, Tensor, TileSelection, TileSet
+from support.scripted_carrier import ScriptedCarrier
+from support.tiled import every_tile, experts, locations, matrix, situation, slots_of, tiles
+
+
+class TestResidencyTransitionsHaveAsynchronousAndBlockingForms:
+    def test_prefetch_without_changing_the_tensor(self) -> None:
+        carrier, weight, dense, _ = experts()
+        selection = TileSelection([[3, 1], [0], [0]])
+        before = weight.layout, weight.carrier, weight.version
+        handle = carrier.promote_async(selection)
+        assert type(handle) is AwaitResidency
+        assert handle.wait(5) is None
+        assert carrier.primary_tiles == tiles(1, 3)
+        assert (weight.layout, weight.carrier, weight.version) == before
+        read = carrier.statistics().bytes_read
+        assert torch.equal(carrier.project(weight, selection).wait(5).torch(), dense[[3, 1]])
+        assert carrier.statistics().bytes_read == read
+        assert carrier.statistics().hits == 2
+
+    def test_evict_a_selected_dirty_tile_set(self) -> None:
+        carrier, _, dense = matrix(secondary=FileBacked())
+        flat = dense.T.reshape(-1).clone()
+        for slot in (0, 2, 15):
+            carrier[slot] = flat[slot] = -float(slot) - 1
+        assert carrier.evict(TileSet([(0, 0), (1, 1)])) is None
+        assert carrier.secondary_tiles == TileSet([(0, 0), (1, 1)])
+        assert carrier.dirty_tiles == TileSet([(1, 0)])
+        assert torch.equal(slots_of(carrier), flat)
+        assert carrier.statistics().bytes_written == 32
+
+    def test_dirty_set_commits_together(self) -> None:
+        carrier, _, _, secondary = experts()
+        for slot in (0, 6):
+            carrier[slot] = -1.0
+        with secondary.hold_write(2) as hold:
+            handle = carrier.evict_async(tiles(0, 1))
+            hold.wait_until_reached()
+            assert not handle.done
+            assert carrier.dirty_tiles == carrier.primary_tiles == tiles(0, 1)
+        handle.wait(5)
+        assert carrier.primary_tiles == TileSet()
+        assert carrier.dirty_tiles == TileSet()
+
+    def test_promoted_set_commits_together(self) -> None:
+        carrier, _, _, secondary = experts()
+        with secondary.hold_read(2) as hold:
+            handle = carrier.promote_async(tiles(0, 1))
+            hold.wait_until_reached()
+            assert not handle.done
+            assert carrier.primary_tiles == TileSet()
+        handle.wait(5)
+        assert carrier.primary_tiles == tiles(0, 1)
+
+    @pytest.mark.parametrize(
+        "request_name", ["project", "promote", "promote_async", "evict", "evict_async", "write", "stream", "borrow"]
+    )
+    @pytest.mark.parametrize("pending", ["evict", "promote"])
+    def test_refuse_hidden_waiting_on_external_transition(self, request_name: str, pending: str) -> None:
+        carrier, weight, dense, secondary = experts()
+        if pending == "evict":
+            carrier[0] = 1.0
+            hold = secondary.hold_write()
+            handle = carrier.evict_async(tiles(0))
+        else:
+            hold = secondary.hold_read()
+            handle = carrier.promote_async(tiles(0))
+        with hold:
+            hold.wait_until_reached()
+            before = situation(carrier)
+            with pytest.raises(RuntimeError, match=r"wait\(\)"):
+                {
+                    "project": lambda: carrier.project(weight, TileSelection([[1, 0], [0], [0]])),
+                    "promote": lambda: carrier.promote(tiles(0, 1)),
+                    "promote_async": lambda: carrier.promote_async(tiles(0, 1)),
+                    "evict": lambda: carrier.evict(tiles(0, 1)),
+                    "evict_async": lambda: carrier.evict_async(tiles(0, 1)),
+                    "write": lambda: weight.__setitem__((0, 0, 1), 2.0),
+                    "stream": lambda: carrier.stream(tiles(0, 1)),
+                    "borrow": lambda: carrier.borrow(tiles(0, 1)).__enter__(),
+                }[request_name]()
+            assert situation(carrier) == before
+            assert not handle.done
+        handle.wait(5)
+        assert torch.equal(carrier.project(weight, TileSelection([[1, 0], [0], [0]])).wait(5).torch(), dense[[1, 0]])
+
+    def test_clean_read_meanwhile_is_no_conflict(self) -> None:
+        carrier, weight, dense, secondary = experts()
+        carrier[0] = 7.0
+        with secondary.hold_write() as hold:
+            handle = carrier.evict_async(tiles(0))
+            hold.wait_until_reached()
+            assert carrier[0] == 7.0
+            assert torch.equal(carrier.project(weight, TileSelection([[2], [0], [0]])).wait(5).torch(), dense[[2]])
+        handle.wait(5)
+        assert carrier[0] == 7.0
+
+    def test_satisfied_requests_are_idempotent(self) -> None:
+        carrier, *_ = experts()
+        carrier.promote(tiles(1, 2))
+        before = situation(carrier)
+        again = carrier.promote_async(tiles(1, 2))
+        assert again.done
+        assert again.wait() is None
+        assert situation(carrier) == before
+        carrier.evict(tiles(1, 2))
+        before = situation(carrier)
+        again = carrier.evict_async(tiles(1, 2))
+        assert again.done
+        assert again.wait() is None
+        assert situation(carrier) == before
+
+    def test_partly_satisfied_request_moves_only_the_rest(self) -> None:
+        carrier, _, _, secondary = experts()
+        carrier.promote(tiles(1))
+        reads = secondary.reads
+        carrier.promote(tiles(0, 1, 2))
+        assert secondary.reads == reads + 2
+        assert carrier.primary_tiles == tiles(0, 1, 2)
+
+    # -- what is refused, and in which order ---------------------------------------------------------------------
+
+    @pytest.mark.parametrize("name", ["promote", "promote_async", "evict", "evict_async"])
+    def test_released_comes_before_type(self, name: str) -> None:
+        carrier, *_ = experts()
+        carrier.release()
+        with pytest.raises(RuntimeError, match="released"):
+            getattr(carrier, name)(None)
+
+    @pytest.mark.parametrize("name", ["promote", "promote_async", "evict", "evict_async", "stream"])
+    @pytest.mark.parametrize("wrong", [None, [(9, 9)], (0, 0, 0), 3, {(0, 0, 0)}])
+    def test_wrong_type_is_refused(self, name: str, wrong: object) -> None:
+        carrier, *_ = experts()
+        before = situation(carrier)
+        with pytest.raises(TypeError, match="TileSet or a TileSelection"):
+            getattr(carrier, name)(wrong)
+        assert situation(carrier) == before
+
+    @pytest.mark.parametrize("name", ["promote", "promote_async", "evict", "evict_async"])
+    def test_complete_set_is_validated_before_any_of_it_moves(self, name: str) -> None:
+        carrier, *_ = experts()
+        carrier.promote(tiles(1))
+        before = situation(carrier)
+        with pytest.raises(ValueError, match="outside"):
+            getattr(carrier, name)(tiles(0, 1, 4))
+        with pytest.raises(ValueError, match="rank"):
+            getattr(carrier, name)(TileSet([(0, 0)]))
+        assert situation(carrier) == before
+
+    def test_range_comes_before_conflict(self) -> None:
+        carrier, _, _, secondary = experts()
+        with secondary.hold_read():
+            handle = carrier.promote_async(tiles(0))
+            with pytest.raises(ValueError, match="outside"):
+                carrier.evict(tiles(0, 9))
+        handle.wait(5)
+
+    def test_promotion_beyond_the_budget_is_refused_whole(self) -> None:
+        carrier, *_ = experts(budget_tiles=2)
+        carrier.promote(tiles(3))
+        before = situation(carrier)
+        with pytest.raises(BudgetExceeded, match="3 tiles"):
+            carrier.promote(tiles(0, 1, 2))
+        assert situation(carrier) == before
+        carrier.promote(tiles(0, 1))
+        assert carrier.primary_tiles == tiles(0, 1)
+
+    def test_promotion_never_makes_room_with_its_own_tiles(self) -> None:
+        carrier, *_ = experts(budget_tiles=2)
+        carrier.promote(tiles(0))
+        carrier.promote(tiles(1))
+        carrier.promote(tiles(0, 2))
+        assert carrier.primary_tiles == tiles(0, 2)
+
+    def test_promotion_writes_dirty_tiles_back_to_make_room(self) -> None:
+        carrier, _, dense, secondary = experts(budget_tiles=1)
+        carrier[0] = -1.0
+        carrier.promote(tiles(2))
+        assert carrier.primary_tiles == tiles(2)
+        assert locations(carrier)[(0, 0, 0)] == "secondary"
+        assert carrier.dirty_tiles == TileSet()
+        assert carrier[0] == -1.0
+        assert secondary.storage[0] == -1.0
+        assert carrier[1] == dense[0, 0, 1]
+
+    def test_immutable_secondary_is_never_written(self) -> None:
+        values = torch.arange(16.0)
+        secondary = ScriptedCarrier(values, mutable=False)
+        carrier, tensor, dense = matrix(CPU(0), secondary)
+        carrier[3] = -4.0
+        carrier.evict(every_tile(carrier))
+        assert secondary.writes == 0
+        assert torch.equal(secondary.storage, values)
+        assert carrier[3] == -4.0
+        carrier.promote(every_tile(carrier))
+        expected = dense.clone()
+        expected[3, 0] = -4.0
+        assert torch.equal(tensor.materialize().torch(), expected)
+
+    def test_transition_creates_no_tensor(self) -> None:
+        carrier, *_ = experts()
+        assert not isinstance(carrier.promote_async(tiles(0)).wait(5), Tensor)
+        with pytest.raises(TypeError, match="created by the framework"):
+            AwaitResidency()
