@@ -123,6 +123,18 @@ class TestBorrow:
         assert carrier.statistics().pinned_tiles == 0
         assert carrier.version == 0
 
+    def test_writes_through_two_views_are_both_undone(self) -> None:
+        carrier, weight, dense, _ = experts()
+        with pytest.raises(RuntimeError, match="read-only"), carrier.borrow(tiles(0, 1)) as views:
+            torch._foreach_zero_(list(views.values()))
+        assert torch.equal(weight.materialize().torch(), dense)
+
+    def test_write_through_a_view_is_undone_when_the_block_raises(self) -> None:
+        carrier, weight, dense, _ = experts()
+        with pytest.raises((RuntimeError, ZeroDivisionError)), carrier.borrow(tiles(0)) as views:
+            _ = 1 / int(views[(0, 0, 0)].zero_().sum())
+        assert torch.equal(weight.materialize().torch(), dense)
+
     def test_exception_in_the_block_gives_pins_back(self) -> None:
         carrier, *_ = experts()
         with pytest.raises(ZeroDivisionError), carrier.borrow(tiles(0, 1)):
@@ -244,6 +256,13 @@ class TestStream:
         with pytest.raises(RuntimeError, match="read-only"):
             next(stream)
         stream.close()
+        assert carrier.statistics().pinned_tiles == 0
+        assert torch.equal(weight.materialize().torch(), dense)
+
+    def test_write_through_the_view_that_a_stream_was_left_at_is_noticed(self) -> None:
+        carrier, weight, dense, _ = experts()
+        with pytest.raises(RuntimeError, match="read-only"), carrier.stream(tiles(0, 1)) as stream:
+            next(stream)[1].fill_(0)
         assert carrier.statistics().pinned_tiles == 0
         assert torch.equal(weight.materialize().torch(), dense)
 

@@ -161,7 +161,6 @@ class TestResidencyPolicyCanOptimizeButCannotDefineCorrectness:
             for _ in stream:
                 assert (0, 0, 0) in carrier.primary_tiles
 
-    @pytest.mark.xfail(reason="project pins only the promoted tiles that were absent (carrier.py, _admit)", strict=True)
     def test_promoted_tile_that_is_primary_stays_until_it_is_consumed(self) -> None:
         policy = Recorded(ResidencyPlan(promote=tiles(0)))
         carrier, weight, dense, _ = experts(budget_tiles=2, residency_policy=policy)

@@ -101,7 +101,6 @@ class TestTiledReleaseEndsAllOwnedResidency:
         stream.close()
         carrier.release()
 
-    @pytest.mark.xfail(reason="release refuses loads that nobody can wait for (carrier.py, release)", strict=True)
     def test_release_after_a_stream_that_was_left_early(self) -> None:
         """What a closed stream had on its way belongs to no handle, so nobody can be told to wait for it."""
         carrier, _, _, secondary = experts()

@@ -178,6 +178,10 @@ class TestResidencyTransitionsHaveAsynchronousAndBlockingForms:
         carrier.promote(tiles(1))
         carrier.promote(tiles(0, 2))
         assert carrier.primary_tiles == tiles(0, 2)
+        before = situation(carrier)
+        with pytest.raises(BudgetExceeded):
+            carrier.promote(tiles(0, 1, 3))
+        assert situation(carrier) == before
 
     def test_promotion_writes_dirty_tiles_back_to_make_room(self) -> None:
         carrier, _, dense, secondary = experts(budget_tiles=1)

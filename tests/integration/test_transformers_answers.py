@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import Family, eager, generate, mixtral_config, save
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MixtralForCausalLM
 
 from strideweave.integrations.transformers import from_pretrained
+from support.models import Family, eager, generate, mixtral_config, save
 
 BUDGETS = {"one expert": 1, "two experts": 2, "everything": 10_000}
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.models import generate, mixtral_config, qwen3_config, save
 from transformers import MixtralForCausalLM, Qwen3MoeForCausalLM
 
 from strideweave.checkpoint import Checkpoint
 from strideweave.integrations.transformers import from_pretrained, plan
+from support.models import generate, mixtral_config, qwen3_config, save
 
 MIB = 2**20
 STEPS = 200
@@ -55,7 +55,8 @@ class Count:
 
 ids = torch.tensor([[3, 4, 5, 6]])
 n = int(sys.argv[4])
-model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, min_new_tokens=n, do_sample=False, streamer=Count())
+kw = dict(max_new_tokens=n, min_new_tokens=n, do_sample=False, streamer=Count())
+model.generate(ids, attention_mask=torch.ones_like(ids), **kw)
 over = True
 watcher.join()
 print(json.dumps({"grown": peak - start, "steps": steps[1:]}))

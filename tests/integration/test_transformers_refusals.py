@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import Family, generate
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from strideweave.checkpoint import (
@@ -27,6 +26,7 @@ from strideweave.checkpoint import (
 )
 from strideweave.integrations.transformers import PlanRefused, UnsupportedModel, from_pretrained, plan
 from strideweave.io import ChangedFileError
+from support.models import Family, generate
 
 
 @pytest.fixture

@@ -111,13 +111,19 @@ def _demo_checkpoint() -> Path:
     if path.exists():
         return path
     _err.print(f"building the demo checkpoint in {path} (once; Ctrl-C keeps what is done)")
-    with tqdm(total=0, unit="B", unit_scale=True, unit_divisor=1024, file=sys.stderr, desc="upcycling") as bar:
+    _err.print("[dim]reading the small model that it is made from ...[/dim]")
+    bars: list[Any] = []  # the bar begins with the first bytes, after the source has been read
 
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
+    def progress(done: int, total: int) -> None:
+        if not bars:
+            bars.append(tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, desc="upcycling"))
+        bars[0].update(done - bars[0].n)
 
+    try:
         return build_upcycled_checkpoint(path, progress=progress)
+    finally:
+        for bar in bars:
+            bar.close()
 
 
 def _run(path: Path, budget: str | None, prompt: str, max_new_tokens: int, *, verify: bool, as_json: bool) -> None:

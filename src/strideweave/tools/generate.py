@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
 from strideweave.carriers.tiled_evictable import Statistics
 from strideweave.carriers.tiled_evictable.optimal import optimal_hits
 from strideweave.integrations.transformers import ExpertPlan, from_pretrained
+from strideweave.integrations.transformers.memory import peak_rss_nbytes, reset_peak_rss
 
 Write = Callable[[str], None]
 
@@ -41,6 +41,7 @@ class RunReport:
     residency: list[list[bool]]
     """For every layer, which experts are in memory at the end."""
     peak_rss_nbytes: int
+    """Of the whole process, libraries included, from before the model was opened to the last token."""
     verified: bool | None = None
     """Whether the stock model's logits were bit-equal at every step; None when it was not asked."""
 
@@ -125,6 +126,7 @@ def answer(
     tokenizer = AutoTokenizer.from_pretrained(path)
     inputs = _encode(tokenizer, prompt)
     note("opening")
+    reset_peak_rss()
     began = time.perf_counter()
     model = from_pretrained(path, budget)
     store = model.strideweave
@@ -138,10 +140,10 @@ def answer(
         total = store.statistics()
         residency = store.residency_map()
     finally:
-        _settle(store)
+        store.close()
     prompt_tokens = inputs["input_ids"].shape[1]
     new = out.sequences[0, prompt_tokens:]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_rss_nbytes()
     del model
     verified = None
     if verify:
@@ -162,14 +164,6 @@ def answer(
         peak_rss_nbytes=peak,
         verified=verified,
     )
-
-
-def _settle(store: Any) -> None:
-    """Let go of the experts; tiles that were on their way when somebody interrupted land first."""
-    deadline = time.perf_counter() + 10
-    while store.statistics().in_flight_tiles and time.perf_counter() < deadline:
-        time.sleep(0.005)
-    store.close()
 
 
 def _encode(tokenizer: Any, prompt: str) -> Any:

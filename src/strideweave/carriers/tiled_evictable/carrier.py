@@ -235,7 +235,8 @@ class TiledEvictable(Carrier):
         Shapes: count x tile along each axis, dense, the modes ordered as in `tensor`.
         Errors: RuntimeError when released, for a pending conflict or an invalid tile; TypeError for another carrier's
         Tensor, for no TileSelection, or a destination of another class or dtype; ValueError for a selection outside the
-        grid, a Tensor that is not tile-footprint compatible, or a destination that is too small.
+        grid, a Tensor that is not tile-footprint compatible, or a destination that is too small. A failure that comes
+        later is raised by `wait()`, and leaves the destination as it was.
         Source: seed 000, "Project eagerly returns a completion handle for a compact Tensor".
         """
         self._require_live("project")
@@ -251,24 +252,27 @@ class TiledEvictable(Carrier):
         tiles = [self._engine.tiles[self._geometry.ordinal(c)] for c in selection.coordinates]
         compact_shape = selection.compact_grid_shape
         places = TileSelection([range(n) for n in compact_shape]).coordinates
+        promoted = self._tiles(plan.promote)
         with self._engine.guard:
-            promoted = self._admit(tiles, plan, "project")
-            if destination is None:
-                destination = self._primary.allocate_like(layout.size, empty=True)
-            elif destination.size() == 0:
-                destination._allocate(layout.size)
-            result = Tensor(destination, 0, layout)
+            self._require_admissible(tiles, plan, "project")
             pin = Pin(self._engine, f"projection of {len(tiles)} tiles")
-            for tile in (*tiles, *promoted, *self._tiles(plan.retain)):
-                pin.add(tile)
+            try:
+                # Pinned before room is counted: what the request needs must not make room for what the policy wants.
+                for tile in (*tiles, *promoted, *self._tiles(plan.retain)):
+                    pin.add(tile)
+                coming = sum(tile.slot is None and tile.load is None for tile in promoted)
+                self._engine.require_room(coming, f"promote {coming} tiles for a projection")
+                target = Target(self._engine, tensor, destination or self._primary.allocate_like(0), layout)
+            except BaseException:
+                pin.close()
+                raise
             projection = Projection(
                 self._engine,
                 selected=list(zip(tiles, places, strict=True)),
                 promoted=promoted,
                 leaving=self._tiles(plan.evict),
                 pin=pin,
-                target=Target(self._engine, tensor, result),
-                result=result,
+                target=target,
             )
             projection.start()
         projection.step_over(None)
@@ -294,11 +298,11 @@ class TiledEvictable(Carrier):
         plan = self._plan(_as_set(tiles), "operation")
         engine = self._engine
         with engine.guard:
-            promoted = self._admit(wanted, plan, "borrow")
-            use = Use(engine, f"borrow of {len(wanted)} tiles")
+            self._require_admissible(wanted, plan, "borrow")
+            use = Use(engine, "borrow", f"{len(wanted)} tiles")
             try:
                 present = sum(tile.slot is not None for tile in wanted)
-                use.want([*wanted, *promoted, *(t for t in self._tiles(plan.retain) if t.slot is not None)])
+                use.want([*wanted, *self._kept(plan)])
             except BaseException:
                 use._pin.close()
                 raise
@@ -306,9 +310,12 @@ class TiledEvictable(Carrier):
             engine.misses += len(wanted) - present
         with closing(use):
             views = {self._geometry.coordinate(tile.ordinal): use.view(tile) for tile in wanted}
-            yield views
-            for tile, view in zip(wanted, views.values(), strict=True):
-                use.require_unwritten(tile, view)
+            try:
+                yield views
+            finally:
+                written = [use.undo_write(tile, view) for tile, view in zip(wanted, views.values(), strict=True)]
+            if error := next(filter(None, written), None):
+                raise error
         transitions.evict_for_policy(engine, self._tiles(plan.evict))
 
     def stream(self, tiles: TileSet | TileSelection) -> TileStream:
@@ -329,12 +336,12 @@ class TiledEvictable(Carrier):
         wanted = self._bound(tiles, "stream")
         plan = self._plan(_as_set(tiles), "operation")
         with self._engine.guard:
-            promoted = self._admit(wanted, plan, "stream")
+            self._require_admissible(wanted, plan, "stream")
             return TileStream(
                 self._engine,
-                f"stream of {len(wanted)} tiles",
+                f"{len(wanted)} tiles",
                 wanted,
-                kept=[*promoted, *(t for t in self._tiles(plan.retain) if t.slot is not None)],
+                kept=self._kept(plan),
                 leaving=self._tiles(plan.evict),
             )
 
@@ -342,15 +349,15 @@ class TiledEvictable(Carrier):
         every = TileSelection([range(n) for n in self.grid_shape])
         return self.project(tensor, every).wait()
 
-    def _admit(self, tiles: Sequence[Tile], plan: ResidencyPlan, what: str) -> list[Tile]:
-        """Refuse what conflicts before anything moves (guarded); the absent tiles that the policy wants promoted."""
-        engine = self._engine
+    def _require_admissible(self, tiles: Sequence[Tile], plan: ResidencyPlan, what: str) -> None:
+        """Refuse what conflicts or has no value, before anything moves (guarded)."""
         promoted = self._tiles(plan.promote)
-        engine.require_unclaimed((*tiles, *promoted, *self._tiles(plan.retain)), what)
-        engine.require_valid((*tiles, *promoted), what)
-        absent = [tile for tile in promoted if tile.slot is None]
-        engine.require_room(len(absent), f"{what} with a policy that promotes {len(absent)} tiles")
-        return absent
+        self._engine.require_unclaimed((*tiles, *promoted, *self._tiles(plan.retain)), what)
+        self._engine.require_valid((*tiles, *promoted), what)
+
+    def _kept(self, plan: ResidencyPlan) -> list[Tile]:
+        """The tiles that a policy wants in primary until the request ends: promoted, or retained and there."""
+        return [*self._tiles(plan.promote), *(t for t in self._tiles(plan.retain) if t.slot is not None)]
 
     def _plan(self, required: TileSet, purpose: Purpose) -> ResidencyPlan:
         if self._policy is None:
@@ -400,7 +407,7 @@ class TiledEvictable(Carrier):
                     f"cannot write tile {coordinate} of {self._name()}: it is pinned by running work or a borrowed "
                     "view. Wait for that work, or leave the borrow block."
                 )
-        use = Use(engine, f"write of tile {coordinate}")
+        use = Use(engine, "write", f"tile {coordinate}")
         with closing(use):
             with engine.guard:
                 use.want([tile])
@@ -496,12 +503,16 @@ class TiledEvictable(Carrier):
             return
         engine = self._engine
         with engine.guard:
-            if engine.work or engine.loads or engine.pins:
-                holders = ", ".join(sorted(pin.label for pin in engine.pins)) or "tiles on their way"
+            engine.collect_abandoned()
+            if engine.work or engine.pins:
+                holders = ", ".join(sorted(pin.label for pin in engine.pins)) or "a request"
                 raise RuntimeError(
                     f"cannot release {self._name()}: work is pending ({holders}). A carrier is released after its "
                     "work. Call wait() on the handles, leave borrow blocks and close streams first."
                 )
+            # Tiles that a closed stream had asked for belong to no request: nobody else could wait for them.
+            while engine.loads:
+                engine.guard.wait()
         super().release()
 
     def _free(self) -> None:

@@ -7,6 +7,7 @@ takes the lock only to record what has happened. A lane never waits for another 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -141,6 +142,7 @@ class Engine:
         self.guard = threading.Condition(threading.Lock())  # guards all that follows, and every Tile
         self.tiles = [Tile(k) for k in range(geometry.tiles)]
         self.pins: set[Pin] = set()
+        self.abandoned: deque[Pin] = deque()  # appended to without the lock, which the collector may not take
         self.order = order
         self.work = 0
         """Requests that are not terminal yet."""
@@ -172,8 +174,14 @@ class Engine:
                     "from a full carrier."
                 )
 
+    def collect_abandoned(self) -> None:
+        """Give back the pins of streams that were dropped without being closed."""
+        while self.abandoned:
+            self.abandoned.popleft().close()
+
     def require_room(self, count: int, what: str) -> None:
         """Raise BudgetExceeded unless `count` more tiles can be in primary at once."""
+        self.collect_abandoned()
         if count <= self.primary.free:
             return
         leaving = sum(self._can_leave(self.tiles[k]) for k in self.order.victims())
@@ -188,7 +196,7 @@ class Engine:
         )
         free = sum(self._can_leave(self.tiles[k]) for k in self.order.victims()) + self.primary.free
         return BudgetExceeded(
-            f"cannot {what} of {self.name}: needs room for {count} tiles ({format_nbytes(count * size)}), {free} "
+            f"cannot {what} of {self.name}: it needs room for {count} tiles ({format_nbytes(count * size)}), {free} "
             f"tiles ({format_nbytes(free * size)}) are free of {self.primary.capacity} "
             f"({format_nbytes(self.primary.capacity * size)}). {holders or 'Nothing is pinned'}. Ask for fewer tiles "
             "at once, wait for that work, or raise the budget."
@@ -200,6 +208,7 @@ class Engine:
 
     def can_progress(self, waiting: Pin) -> bool:
         """Whether somebody else than the waiting thread will give a slot back."""
+        self.collect_abandoned()
         mine = threading.get_ident()
         return bool(self.work or self.loads) or any(
             pin.tiles and pin.thread not in (None, mine) for pin in self.pins if pin is not waiting
@@ -212,6 +221,7 @@ class Engine:
     def statistics(self) -> Statistics:
         """A snapshot."""
         with self.guard:
+            self.collect_abandoned()
             return Statistics(
                 tile_nbytes=self.tile_nbytes,
                 budget_nbytes=self.primary.capacity * self.tile_nbytes,
@@ -232,6 +242,7 @@ class Engine:
 
     def reserve(self, tile: Tile) -> int | None:
         """A slot for a tile, taken from the tile that should go first if none is free; None when that needs a write."""
+        self.collect_abandoned()
         slot = self.primary.take(tile.ordinal)
         if slot is not None:
             return slot

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from strideweave.carriers.carrier import Carrier
 from strideweave.carriers.tiled_evictable import transitions
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection
@@ -36,13 +37,34 @@ def _first_stride(mode: Layout) -> int:
 class Target:
     """The compact destination, and how the values of one tile find their place in it."""
 
-    def __init__(self, engine: Engine, source: Tensor, result: Tensor) -> None:
+    def __init__(self, engine: Engine, source: Tensor, destination: Carrier, layout: Layout) -> None:
         self._engine = engine
         self._source = source
-        self._flat = result.carrier._flat()
+        self._destination = destination
+        self._layout = layout
+        self._owner = destination._claim_ownership()
+        self._was_empty = destination.size() == 0
+        if self._was_empty:
+            destination._allocate(layout.size)
+        # Values that a caller's carrier holds are replaced all at once, when every tile is there.
+        self._flat = destination._flat() if self._was_empty else torch.empty(layout.size, dtype=engine.dtype)
         self._box = engine.geometry.box(source.layout)
-        self._axis_strides = [mode.leaves()[0][1] for mode in map(result.layout.__getitem__, range(len(result.layout)))]
+        self._axis_strides = [mode.leaves()[0][1] for mode in layout]
         self._strides = self._box.strides_in(self._axis_strides) if self._box is not None else ()
+
+    def publish(self) -> Tensor:
+        """The compact Tensor, its values in place."""
+        if not self._was_empty:
+            self._destination._flat()[: self._flat.numel()].copy_(self._flat)
+            self._destination._version += 1
+        self._destination._relinquish_ownership(self._owner)
+        return Tensor(self._destination, 0, self._layout)
+
+    def abandon(self) -> None:
+        """The destination is what it was before."""
+        if self._was_empty:
+            self._destination._free()
+        self._destination._relinquish_ownership(self._owner)
 
     @property
     def takes_packed(self) -> bool:
@@ -103,7 +125,6 @@ class Projection:
         leaving: Sequence[Tile],
         pin: Pin,
         target: Target,
-        result: Tensor,
     ) -> None:
         self._engine = engine
         self._selected = selected
@@ -111,8 +132,6 @@ class Projection:
         self._leaving = leaving
         self._pin = pin
         self._target = target
-        self._result = result
-        self._owner = result.carrier._claim_ownership()
         self._left = 1  # the start is a step of its own: nothing completes before every step is counted
         self._error: BaseException | None = None
         self.handle = AwaitProjection._pending(f"project {len(selected)} tiles of {engine.name}")
@@ -123,6 +142,13 @@ class Projection:
         engine.work += 1
         present: list[tuple[Tile, int, Coordinate]] = []
         # What the policy promotes gets its slots first: selected tiles can pass through without one.
+        for tile in self._promoted:
+            if tile.slot is None:
+                self._left += 1
+                if tile.load is not None:
+                    tile.load.landed.append(self.step_over)
+                else:
+                    engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.step_over)
         for tile in self._promoted:
             if tile.slot is None:
                 self._left += 1
@@ -195,10 +221,18 @@ class Projection:
 
     def _complete(self) -> None:
         engine = self._engine
-        self._result.carrier._relinquish_ownership(self._owner)
+        result: Tensor | None = None
+        if self._error is None:
+            try:
+                result = self._target.publish()
+            except BaseException as e:
+                self._error = e
+        else:
+            self._target.abandon()
         with engine.guard:
             engine.work -= 1
-        if self._error is None:
-            self.handle._succeed(self._result)
+        if result is not None:
+            self.handle._succeed(result)
         else:
+            assert self._error is not None
             self.handle._fail(self._error)

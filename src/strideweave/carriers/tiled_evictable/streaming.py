@@ -14,13 +14,18 @@ from strideweave.carriers.tiled_evictable import transitions
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.selection import Coordinate
 
+_LOOK_AGAIN_S = 0.5
+_KEPT = "Its stored value was kept."
+_LOST = "Its value is lost: no other copy was there."
+
 
 class Use:
     """Tiles that the calling thread looks at where they lie. It holds no bytes of its own, only pins."""
 
-    def __init__(self, engine: Engine, label: str) -> None:
+    def __init__(self, engine: Engine, verb: str, what: str) -> None:
         self._engine = engine
-        self._pin = Pin(engine, label, in_thread=True)
+        self._doing = f"{verb} {what}"
+        self._pin = Pin(engine, f"{verb} of {what}", in_thread=True)
         self._errors: dict[int, BaseException] = {}  # guarded
 
     def close(self) -> None:
@@ -35,13 +40,15 @@ class Use:
             if tile.slot is not None or tile.load is not None:
                 self._pin.add(tile)
         absent = [tile for tile in tiles if tile.slot is None]
-        engine.require_room(sum(tile.load is None for tile in absent), self._pin.label)
+        engine.require_room(sum(tile.load is None for tile in absent), self._doing)
         for tile in absent:
             self._start(tile, may_write_back=True)
 
     def _start(self, tile: Tile, *, may_write_back: bool) -> bool:
-        """Pin a tile and see that it comes, if there is a slot for it (guarded)."""
+        """Pin a tile and see that it comes, if there is a slot for it and nobody moves it (guarded)."""
         engine = self._engine
+        if tile.claim is not None:
+            return False
         if tile.slot is None:
             landed = partial(self._landed, tile)
             if tile.load is not None:
@@ -64,7 +71,7 @@ class Use:
         """The tile as a tensor, once it is there; the caller's wait is counted."""
         engine = self._engine
         with engine.guard:
-            if tile.slot is None:
+            if not self._holds(tile):
                 began = time.perf_counter()
                 self._wait_for(tile)
                 engine.stall_s += time.perf_counter() - began
@@ -73,30 +80,35 @@ class Use:
             # `.data` has a version counter of its own, by which a write through the view is noticed.
             return engine.view(tile.slot).data
 
+    def _holds(self, tile: Tile) -> bool:
+        return tile.slot is not None and tile.ordinal in self._pin.tiles
+
     def _wait_for(self, tile: Tile) -> None:
         engine = self._engine
-        while tile.slot is None:
+        while not self._holds(tile):
             if (error := self._errors.pop(tile.ordinal, None)) is not None:
                 raise error
-            waits = tile.load is None and not self._start(tile, may_write_back=True)
-            if waits and not engine.can_progress(self._pin):
-                raise engine.no_room(1, f"bring the next tile of {self._pin.label}")
-            engine.guard.wait()
+            is_coming = tile.load is not None and tile.ordinal in self._pin.tiles
+            if is_coming or not self._start(tile, may_write_back=True):
+                if not is_coming and not engine.can_progress(self._pin):
+                    raise engine.no_room(1, self._doing)
+                # A stream that was dropped instead of closed tells nobody that its slots are free.
+                engine.guard.wait(_LOOK_AGAIN_S)
 
-    def require_unwritten(self, tile: Tile, view: torch.Tensor) -> None:
-        """Raise when somebody wrote through a read-only view; the true value is read again where there is one."""
+    def undo_write(self, tile: Tile, view: torch.Tensor) -> RuntimeError | None:
+        """The error of a write through a read-only view, if there was one; a stored value is read again."""
         if view._version == 0:
-            return
+            return None
         engine = self._engine
         with engine.guard:
             restored = tile.has_backing and tile.pins == 1 and tile.claim is None
             self._pin.drop(tile)
             if restored:
                 engine.drop(tile)
-        raise RuntimeError(
+        return RuntimeError(
             f"cannot write tile {engine.geometry.coordinate(tile.ordinal)} of {engine.name} through a borrowed view: "
-            "it was changed in place. Borrowed views are read-only. "
-            f"{'Its stored value was kept' if restored else 'Its value is lost'}; clone a view before you change it."
+            f"it was changed in place. Borrowed views are read-only. {_KEPT if restored else _LOST} Clone a view before "
+            "you change it."
         )
 
 
@@ -111,14 +123,14 @@ class TileStream(Use):
     def __init__(
         self,
         engine: Engine,
-        label: str,
+        what: str,
         tiles: Sequence[Tile],
         *,
         kept: Sequence[Tile],
         leaving: Sequence[Tile],
     ) -> None:
         """Pin what is there, start what is not (guarded); `kept` stay until the end, `leaving` go after it."""
-        super().__init__(engine, label)
+        super().__init__(engine, "stream", what)
         self._leaving = leaving
         self._absent = [tile for tile in tiles if tile.slot is None]
         present = [tile for tile in tiles if tile.slot is not None]
@@ -160,19 +172,27 @@ class TileStream(Use):
     def _finish_current(self) -> None:
         assert self._current is not None
         (tile, view), self._current = self._current, None
-        self.require_unwritten(tile, view)
+        if (written := self.undo_write(tile, view)) is not None:
+            raise written
         with self._engine.guard:
             self._pin.drop(tile)
             self._run_ahead()
 
     def close(self) -> None:
-        """Give back every pin, and let go what the policy wanted gone; again is harmless."""
+        """Give back every pin, and let go what the policy wanted gone; again is harmless.
+
+        Errors: RuntimeError when the last view was written to; the pins are given back all the same.
+        """
         if self._closed:
             return
         self._closed = True
         self._left.clear()
-        super().close()
-        transitions.evict_for_policy(self._engine, self._leaving)
+        try:
+            if self._current is not None:
+                self._finish_current()
+        finally:
+            super().close()
+            transitions.evict_for_policy(self._engine, self._leaving)
 
     def __enter__(self) -> TileStream:
         return self

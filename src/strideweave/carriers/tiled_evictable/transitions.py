@@ -95,6 +95,7 @@ def evict(
     `then` hears the outcome before the handle is done.
     """
     with engine.guard:
+        engine.collect_abandoned()
         engine.require_unclaimed(tiles, "evict")
         for tile in tiles:
             if tile.pins:

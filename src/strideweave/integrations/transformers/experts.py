@@ -160,15 +160,16 @@ def _compute(
     counts = torch.bincount(flat, minlength=module.num_experts).tolist()
     # An index of num_experts marks a token that another rank computes.
     routed = [expert for expert in range(module.num_experts) if counts[expert]]
-    rows = dict(zip(routed, torch.split(order, [n for n in counts if n])[: len(routed)], strict=True))
-    tokens = hidden_states.shape[0]
+    sizes, tokens = [n for n in counts if n], hidden_states.shape[0]
+    token_of = dict(zip(routed, (order % tokens).split(sizes), strict=False))  # type: ignore[no-untyped-call]
+    place_of = dict(zip(routed, (order // tokens).split(sizes), strict=False))  # type: ignore[no-untyped-call]
     # Experts come in the order in which they land; sums are taken in ascending order, as eager does.
     waiting: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     ascending = iter(routed)
     due = next(ascending, None)
     with closing(experts.store.views(experts.layer, routed)) as views:
         for expert, weights in views:
-            token, place = rows[expert] % tokens, rows[expert] // tokens
+            token, place = token_of[expert], place_of[expert]
             gate, up = F.linear(hidden_states[token], _as(weights["gate_up_proj"], hidden_states)).chunk(2, dim=-1)
             state = F.linear(module.act_fn(gate) * up, _as(weights["down_proj"], hidden_states))
             state = state * top_k_weights[token, place, None]

@@ -1,7 +1,8 @@
-"""How much memory this process may still take, by the machine and by its control group."""
+"""How much memory this process may still take, by the machine and by its control group, and how much it took."""
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 _UNLIMITED = 2**60
@@ -10,6 +11,23 @@ _UNLIMITED = 2**60
 def available_nbytes() -> int:
     """The bytes that can still be allocated: MemAvailable, or what the control group leaves if that is less."""
     return min(_machine_available(), _group_available())
+
+
+def reset_peak_rss() -> bool:
+    """Start to measure the peak of resident memory from now on; False where the system does not let us."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_rss_nbytes() -> int:
+    """The most resident memory that this process has had, page cache that it maps included, since the last reset."""
+    for line in _lines("/proc/self/status"):
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _machine_available() -> int:

@@ -1,0 +1,141 @@
+"""The commands as a user calls them, on a tiny model with a real tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner, Result
+
+from strideweave.tools.cli import app
+from support.models import Family
+
+WORDS = ["<unk>", "<s>", "</s>", "why", "is", "the", "sky", "blue"]
+
+
+@pytest.fixture
+def checkpoint(mixtral: Family, tmp_path: Path) -> Path:
+    path = Path(shutil.copytree(mixtral.path, tmp_path / "model"))
+    vocabulary = {word: k for k, word in enumerate(WORDS)} | {f"w{k}": k for k in range(len(WORDS), 128)}
+    words = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    ).save_pretrained(path)
+    return path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "160", "NO_COLOR": "1"})
+
+
+def test_plan_prints_the_numbers_of_the_headers(checkpoint: Path, mixtral: Family) -> None:
+    shown = json.loads(call("plan", str(checkpoint), "--budget", "100KiB", "--json").output)
+    assert shown["tile_nbytes"] == mixtral.tile_nbytes
+    assert shown["tiles_that_fit"] == 100 * 1024 // mixtral.tile_nbytes
+    assert shown["expert_nbytes"] == 3 * 8 * mixtral.tile_nbytes
+    assert shown["nbytes_per_token"] == 3 * 2 * mixtral.tile_nbytes
+    text = call("plan", str(checkpoint), "--budget", "100KiB").output
+    assert "3 layers x 8, top 2" in text
+    assert "36.0 KiB" in text
+
+
+def test_plan_refusal_is_one_message_and_code_1(checkpoint: Path, tmp_path: Path) -> None:
+    refused = call("plan", str(checkpoint), "--budget", "1KB")
+    assert refused.exit_code == 1
+    assert "one expert is" in refused.output
+    assert "Traceback" not in refused.output
+    assert call("plan", str(tmp_path / "nowhere")).exit_code == 1
+    assert call("plan", str(checkpoint), "--budget", "much").exit_code == 1
+    assert call("plan").exit_code == 2
+
+
+def test_run_answers_verifies_and_says_what_it_cost(checkpoint: Path, mixtral: Family) -> None:
+    budget = str(6 * mixtral.tile_nbytes)
+    done = call(
+        "run",
+        str(checkpoint),
+        "--budget",
+        budget,
+        "--prompt",
+        "why is the sky blue",
+        "--max-new-tokens",
+        "9",
+        "--verify",
+        "--json",
+    )
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    assert shown["verified_bit_equal"] is True
+    assert 1 <= shown["new_tokens"] <= 9
+    assert shown["text"]
+    assert 0 <= shown["hit_rate"] <= shown["optimal_hit_rate"] <= 1
+    assert shown["resident_nbytes"] <= int(budget)
+    assert shown["bytes_read"] == shown["misses"] * mixtral.tile_nbytes
+    assert shown["peak_rss_nbytes"] > 0
+
+
+def test_run_as_text_streams_the_answer_and_draws_the_residency(checkpoint: Path, mixtral: Family) -> None:
+    done = call("run", str(checkpoint), "--prompt", "why is the sky blue", "--max-new-tokens", "6")
+    assert done.exit_code == 0, done.output
+    for fact in ("tokens/s", "Belady", "peak RSS", "read per token"):
+        assert fact in done.output
+    picture = done.output[done.output.index("in memory, · on disk") :].splitlines()[1:4]
+    assert sum(line.count("█") for line in picture) == 6, "a quarter of 24 experts is resident"
+
+
+def test_run_that_differs_from_the_stock_model_fails(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strideweave.tools.generate._same_as_stock", lambda *a: False)
+    done = call("run", str(checkpoint), "--prompt", "why", "--max-new-tokens", "2", "--verify")
+    assert done.exit_code == 1
+    assert "DIFFERENT" in done.output
+
+
+def test_demo_uses_the_checkpoint_that_is_there(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strideweave.tools.upcycle.default_demo_path", lambda: checkpoint)
+    done = call("demo", "--prompt", "why is the sky blue", "--max-new-tokens", "3", "--json")
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    assert shown["tiles_that_fit"] == 6
+    assert shown["budget_nbytes"] * 4 == 24 * shown["tile_nbytes"]
+
+
+def test_gc_removes_nothing_that_lives(owned_cache: Path) -> None:
+    (owned_cache / "kept").write_text("x")
+    shown = json.loads(call("gc", "--json").output)
+    assert shown == {"removed": [], "nbytes": 0, "dry_run": False}
+    assert (owned_cache / "kept").exists()
+
+
+def test_module_prints_the_environment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "strideweave"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch  2.13" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_demo_from_nothing_is_bit_equal_to_the_stock_model(owned_cache: Path) -> None:
+    """The whole main job on real input: build, answer, verify."""
+    pytest.importorskip("gguf", reason="the demo model is a GGUF file")
+    done = call("demo", "--prompt", "What is the capital of France?", "--max-new-tokens", "24", "--verify", "--json")
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout[done.stdout.index("{") :])
+    assert "Paris" in shown["text"]
+    assert shown["verified_bit_equal"] is True
+    assert shown["tiles_that_fit"] == 60
