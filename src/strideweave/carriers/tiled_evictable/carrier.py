@@ -258,7 +258,7 @@ class TiledEvictable(Carrier):
             pin = Pin(self._engine, f"projection of {len(tiles)} tiles")
             try:
                 # Pinned before room is counted: what the request needs must not make room for what the policy wants.
-                for tile in (*tiles, *promoted, *self._tiles(plan.retain)):
+                for tile in (*tiles, *promoted, *(t for t in self._tiles(plan.retain) if t.slot is not None)):
                     pin.add(tile)
                 coming = sum(tile.slot is None and tile.load is None for tile in promoted)
                 self._engine.require_room(coming, f"promote {coming} tiles for a projection")
@@ -384,9 +384,18 @@ class TiledEvictable(Carrier):
             engine.require_valid([tile], "read")
             if tile.slot is not None:
                 return _item(engine.primary, tile.slot, engine, place)
+            # Pinned, so that nobody rewrites its stored copy while it is read, outside the lock.
+            pin = Pin(engine, "read of an element", in_thread=True)
+            pin.add(tile)
+        try:
             with engine.bounce() as scratch:
-                engine.bytes_read += engine.fetch_packed(tile, scratch)
+                nbytes = engine.fetch_packed(tile, scratch)
                 value: Scalar = scratch[place].item()
+        finally:
+            with engine.guard:
+                pin.close()
+        with engine.guard:
+            engine.bytes_read += nbytes
         return value
 
     def set_value(self, index: int, value: Scalar) -> None:
@@ -504,15 +513,16 @@ class TiledEvictable(Carrier):
         engine = self._engine
         with engine.guard:
             engine.collect_abandoned()
+            # Tiles that a closed stream had asked for belong to no request: nobody else could wait for them.
+            while engine.loads and not engine.work and not engine.pins:
+                engine.guard.wait()
             if engine.work or engine.pins:
                 holders = ", ".join(sorted(pin.label for pin in engine.pins)) or "a request"
                 raise RuntimeError(
                     f"cannot release {self._name()}: work is pending ({holders}). A carrier is released after its "
                     "work. Call wait() on the handles, leave borrow blocks and close streams first."
                 )
-            # Tiles that a closed stream had asked for belong to no request: nobody else could wait for them.
-            while engine.loads:
-                engine.guard.wait()
+            engine.closed = True
         super().release()
 
     def _free(self) -> None:

@@ -142,6 +142,7 @@ class Engine:
         self.guard = threading.Condition(threading.Lock())  # guards all that follows, and every Tile
         self.tiles = [Tile(k) for k in range(geometry.tiles)]
         self.pins: set[Pin] = set()
+        self.closed = False
         self.abandoned: deque[Pin] = deque()  # appended to without the lock, which the collector may not take
         self.order = order
         self.work = 0
@@ -149,13 +150,20 @@ class Engine:
         self.hits = self.misses = self.evictions = 0
         self.bytes_read = self.bytes_written = self.failed_policy_evictions = 0
         self.loads = 0
+        """Tiles on their way into primary."""
+        self.unslotted = 0
+        """Those of them that have no slot yet: a dirty tile is written back for each."""
         self.stall_s = 0.0
         self._scratch = threading.Lock()  # one bounce tile at a time
 
     # -- looking (guarded) -----------------------------------------------------------------------------------------
 
     def require_unclaimed(self, tiles: Iterable[Tile], what: str) -> None:
-        """Raise when a pending promotion or eviction covers one of the tiles."""
+        """Raise when the carrier has ended, or a pending promotion or eviction covers one of the tiles."""
+        if self.closed:
+            raise RuntimeError(
+                f"cannot {what} tiles of {self.name}: the carrier is released. It holds no values. Make a new one."
+            )
         for tile in tiles:
             if tile.claim is not None:
                 raise RuntimeError(
@@ -182,10 +190,10 @@ class Engine:
     def require_room(self, count: int, what: str) -> None:
         """Raise BudgetExceeded unless `count` more tiles can be in primary at once."""
         self.collect_abandoned()
-        if count <= self.primary.free:
+        if count + self.unslotted <= self.primary.free:
             return
         leaving = sum(self._can_leave(self.tiles[k]) for k in self.order.victims())
-        if count > self.primary.free + leaving:
+        if count and count + self.unslotted > self.primary.free + leaving:
             raise self.no_room(count, what)
 
     def no_room(self, count: int, what: str) -> BudgetExceeded:
@@ -226,7 +234,7 @@ class Engine:
                 tile_nbytes=self.tile_nbytes,
                 budget_nbytes=self.primary.capacity * self.tile_nbytes,
                 slots=self.primary.capacity,
-                resident_tiles=self.primary.capacity - self.primary.free - self.loads,
+                resident_tiles=self.primary.capacity - self.primary.free - (self.loads - self.unslotted),
                 in_flight_tiles=self.loads,
                 pinned_tiles=len({k for pin in self.pins for k in pin.tiles}),
                 hits=self.hits,
@@ -274,17 +282,18 @@ class Engine:
         """Send a tile on its way into primary (guarded); `landed` hears the outcome on a lane, outside the lock."""
         load = Load(tile, slot, commits, [] if landed is None else [landed])
         tile.load = load
-        self.loads += slot is not None
+        self.loads += 1
+        self.unslotted += slot is None
         self.lanes.submit(lambda: self._perform(load), Priority.DEMAND)
         return load
 
     def finish_load(self, load: Load, *, settle: bool) -> None:
         """The way is over (guarded): the tile is primary, or its slot is free again."""
         load.tile.load = None
-        if load.slot is None:
-            return
         self.loads -= 1
-        if settle:
+        if load.slot is None:
+            self.unslotted -= 1
+        elif settle:
             self.settle(load.tile, load.slot)
         else:
             self.primary.give(load.slot)
@@ -324,7 +333,7 @@ class Engine:
             with self.guard:
                 load.slot = self.reserve(load.tile)
                 if load.slot is not None:
-                    self.loads += 1
+                    self.unslotted -= 1
                     return
                 victim = next(
                     (t for t in map(self.tiles.__getitem__, self.order.victims()) if self._can_leave(t)), None

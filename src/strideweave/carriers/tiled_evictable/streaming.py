@@ -107,8 +107,8 @@ class Use:
                 engine.drop(tile)
         return RuntimeError(
             f"cannot write tile {engine.geometry.coordinate(tile.ordinal)} of {engine.name} through a borrowed view: "
-            f"it was changed in place. Borrowed views are read-only. {_KEPT if restored else _LOST} Clone a view before "
-            "you change it."
+            f"it was changed in place. Borrowed views are read-only. {_KEPT if restored else _LOST} Clone a view "
+            "before you change it."
         )
 
 
