@@ -15,9 +15,7 @@ from safetensors.torch import save, save_file
 import strideweave.checkpoint.header as header_module
 from strideweave.checkpoint import Checkpoint, CheckpointError, TruncatedShard, read_header
 
-CONTENT = save(
-    {"w": torch.arange(3, dtype=torch.int16), "none": torch.empty(0), "s": torch.tensor(1.0)}, {"k": "v"}
-)
+CONTENT = save({"w": torch.arange(3, dtype=torch.int16), "none": torch.empty(0), "s": torch.tensor(1.0)}, {"k": "v"})
 
 
 def test_every_truncation_of_a_file_is_refused(tmp_path: Path) -> None:
@@ -100,15 +98,11 @@ def test_read_that_fails_names_the_shard_and_leaves_no_descriptor(
     with pytest.raises(CheckpointError) as error:
         Checkpoint.open(tmp_path)
     k = (ordinal + 1) // 2
-    assert f"shard {k} of 3, {tmp_path / names[k - 1]}: Input/output error (errno {errno.EIO})" in str(
-        error.value
-    )
+    assert f"shard {k} of 3, {tmp_path / names[k - 1]}: Input/output error (errno {errno.EIO})" in str(error.value)
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_file_that_may_not_be_opened_names_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_may_not_be_opened_names_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(CONTENT)
 

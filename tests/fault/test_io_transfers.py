@@ -57,9 +57,7 @@ EXPECTED = CONTENT[:3000] + CONTENT[5000:6000]
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-@pytest.mark.parametrize(
-    "fault", [1, 999, InterruptedError(errno.EINTR, "interrupted")], ids=["1", "999", "EINTR"]
-)
+@pytest.mark.parametrize("fault", [1, 999, InterruptedError(errno.EINTR, "interrupted")], ids=["1", "999", "EINTR"])
 def test_nth_preadv_short_or_interrupted_goes_on(
     source: SourceFile, monkeypatch: pytest.MonkeyPatch, nth: int, fault: OSError | int
 ) -> None:
@@ -98,9 +96,7 @@ def test_second_preadv_finds_the_end_says_how_much_there_was(
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-@pytest.mark.parametrize(
-    "fault", [1, 999, InterruptedError(errno.EINTR, "interrupted")], ids=["1", "999", "EINTR"]
-)
+@pytest.mark.parametrize("fault", [1, 999, InterruptedError(errno.EINTR, "interrupted")], ids=["1", "999", "EINTR"])
 def test_nth_pwritev_short_or_interrupted_goes_on(
     monkeypatch: pytest.MonkeyPatch, nth: int, fault: OSError | int
 ) -> None:
@@ -152,9 +148,7 @@ def test_reserve_without_room_keeps_length_and_content(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
-def test_reserve_where_room_cannot_be_promised_gives_the_length(
-    monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_reserve_where_room_cannot_be_promised_gives_the_length(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refuse(*args: int) -> None:
         raise OSError(number, "not here")
 

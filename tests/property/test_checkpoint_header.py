@@ -65,8 +65,7 @@ def test_header_of_any_saved_tensors_equals_the_librarys(
     folder: Path, table: dict[str, tuple[tuple[int, ...], str]], metadata: dict[str, str] | None
 ) -> None:
     tensors = {
-        name: torch.randint(0, 2, shape, dtype=torch.uint8).to(TORCH[dtype])
-        for name, (shape, dtype) in table.items()
+        name: torch.randint(0, 2, shape, dtype=torch.uint8).to(TORCH[dtype]) for name, (shape, dtype) in table.items()
     }
     content = save(tensors, metadata)
     path = write(folder, content)
@@ -142,9 +141,7 @@ entry_values = st.fixed_dictionaries(
 
 
 @given(st.dictionaries(st.text(max_size=4) | st.just("__metadata__"), entry_values | json_values, max_size=3))
-def test_header_of_any_json_is_what_the_library_says_or_refused(
-    folder: Path, document: dict[str, Any]
-) -> None:
+def test_header_of_any_json_is_what_the_library_says_or_refused(folder: Path, document: dict[str, Any]) -> None:
     text = json.dumps(document).encode()
     content = len(text).to_bytes(8, "little") + text + bytes(4)
     try:
@@ -168,9 +165,7 @@ def test_b3_header_length(folder: Path, length: int) -> None:
 
 @pytest.mark.parametrize("length", [n for n in B3_LENGTHS if n > 60])
 @pytest.mark.parametrize("change", [-1, 1])
-def test_b3_header_length_off_by_one_is_refused_as_by_the_library(
-    folder: Path, length: int, change: int
-) -> None:
+def test_b3_header_length_off_by_one_is_refused_as_by_the_library(folder: Path, length: int, change: int) -> None:
     content = bytearray(with_header_of(length, b"xyz"))
     content[:8] = (length + change).to_bytes(8, "little")
     with pytest.raises(SafetensorError):

@@ -82,9 +82,7 @@ def test_layout_index_of_every_coordinate_is_the_sum_of_entry_times_stride(a: La
         coordinate = a.shape.decode(i)
         assert a.shape.encode(coordinate) == i
         entries = flat(coordinate)  # type: ignore[arg-type]  # a coordinate is a level of ints
-        assert (
-            a(coordinate) == reached[i] == sum(c * d for c, (_, d) in zip(entries, a.leaves(), strict=True))
-        )
+        assert a(coordinate) == reached[i] == sum(c * d for c, (_, d) in zip(entries, a.leaves(), strict=True))
     assert a.cosize == 1 + max(reached)
     assert a.is_injective == (len(set(reached)) == a.size)
     assert eval(repr(a)) == a
@@ -126,9 +124,7 @@ def test_compose_of_any_two_layouts_is_exact_or_names_a_tile_that_is(a: Layout, 
 
 
 @given(dense(), st.data())
-def test_compose_with_a_tile_of_the_domain_is_exact_or_names_a_tile_that_is(
-    a: Layout, data: st.DataObject
-) -> None:
+def test_compose_with_a_tile_of_the_domain_is_exact_or_names_a_tile_that_is(a: Layout, data: st.DataObject) -> None:
     event(f"composed: {composes_exactly(a, data.draw(tiles_of(a.size)))}")
 
 
@@ -156,9 +152,9 @@ def is_some_layout(reached: list[int]) -> bool:
         return True
     for first in divisors(len(reached))[1:]:
         rest = reached[::first]
-        if all(
-            r == (i % first) * reached[1] + rest[i // first] for i, r in enumerate(reached)
-        ) and is_some_layout(rest):
+        if all(r == (i % first) * reached[1] + rest[i // first] for i, r in enumerate(reached)) and is_some_layout(
+            rest
+        ):
             return True
     return False
 

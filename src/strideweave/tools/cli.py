@@ -148,7 +148,7 @@ def _run(path: Path, budget: str | None, prompt: str, max_new_tokens: int, *, ve
     if as_json:
         _print_json(report.as_json())
     else:
-        _out.print("\n")
+        _out.print()
         _out.print(run_table(report))
         _out.print("\n" + residency_picture(report.residency))
     if report.verified is False:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
 from strideweave.carriers.tiled_evictable import Statistics
 from strideweave.carriers.tiled_evictable.optimal import optimal_hits
 from strideweave.integrations.transformers import ExpertPlan, from_pretrained
-from strideweave.integrations.transformers.memory import peak_rss_nbytes, reset_peak_rss
+from strideweave.integrations.transformers.memory import peak_rss_nbytes, reset_peak_rss, rss_nbytes
 
 Write = Callable[[str], None]
 
@@ -42,6 +42,8 @@ class RunReport:
     """For every layer, which experts are in memory at the end."""
     peak_rss_nbytes: int
     """Of the whole process, libraries included, from before the model was opened to the last token."""
+    base_rss_nbytes: int
+    """What of it was there before the model was opened: Python and the libraries."""
     verified: bool | None = None
     """Whether the stock model's logits were bit-equal at every step; None when it was not asked."""
 
@@ -80,6 +82,7 @@ class RunReport:
             "optimal_hit_rate": self.optimal_hit_rate,
             "resident_nbytes": self.statistics.resident_nbytes,
             "peak_rss_nbytes": self.peak_rss_nbytes,
+            "base_rss_nbytes": self.base_rss_nbytes,
             "verified_bit_equal": self.verified,
             **{name: getattr(self.statistics, name) for name in counters},
         }
@@ -127,6 +130,7 @@ def answer(
     inputs = _encode(tokenizer, prompt)
     note("opening")
     reset_peak_rss()
+    before = rss_nbytes()
     began = time.perf_counter()
     model = from_pretrained(path, budget)
     store = model.strideweave
@@ -137,6 +141,7 @@ def answer(
         with store.record_routes() as routes, torch.inference_mode():
             start = time.perf_counter()
             out = _generate(model, tokenizer, inputs, max_new_tokens, keep_logits=verify, streamer=listener)
+        write("\n")
         total = store.statistics()
         residency = store.residency_map()
     finally:
@@ -162,6 +167,7 @@ def answer(
         optimal_hits=optimal_hits([tile for route in routes for tile in route], total.slots),
         residency=residency,
         peak_rss_nbytes=peak,
+        base_rss_nbytes=before,
         verified=verified,
     )
 

@@ -64,7 +64,10 @@ def run_table(run: RunReport) -> Table:
             "resident experts",
             f"{format_nbytes(s.resident_nbytes)} of a budget of {format_nbytes(s.budget_nbytes)}",
         ),
-        ("peak RSS", format_nbytes(run.peak_rss_nbytes)),
+        (
+            "peak RSS",
+            f"{format_nbytes(run.peak_rss_nbytes)}, {format_nbytes(run.base_rss_nbytes)} before the model opened",
+        ),
         ("waited for tiles", f"{s.stall_s:.2f} s"),
     ]
     if run.verified is not None:

@@ -23,11 +23,20 @@ def reset_peak_rss() -> bool:
 
 
 def peak_rss_nbytes() -> int:
-    """The most resident memory that this process has had, page cache that it maps included, since the last reset."""
+    """The most resident memory that this process has had, files that it maps included, since the last reset."""
+    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def rss_nbytes() -> int:
+    """The resident memory of this process now; 0 where the system does not tell."""
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
     for line in _lines("/proc/self/status"):
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return 0
 
 
 def _machine_available() -> int:
