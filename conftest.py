@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,13 @@ from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
 
-settings.register_profile(
-    "strideweave", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("strideweave", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("strideweave")
 
 
 @pytest.fixture(autouse=True)
-def owned_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def owned_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing that a test writes lands in the user's cache."""
     root = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("STRIDEWEAVE_CACHE_DIR", str(root))
-    yield root
+    return root

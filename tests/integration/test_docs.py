@@ -33,7 +33,15 @@ class _Tokenizer:
 
 
 @pytest.mark.parametrize(("name", "code"), blocks("python"), ids=[name for name, _ in blocks("python")])
-def test_python_block_of_a_page_runs(name: str, code: str, mixtral: Family, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_block_of_a_page_runs(
+    name: str,
+    code: str,
+    mixtral: Family,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {"tokenizer": _Tokenizer()}
     exec(code.replace("path/to/a/mixtral-or-qwen3-moe", str(mixtral.path)), scope)
     assert capsys.readouterr().out
