@@ -76,6 +76,10 @@ class Carrier(ABC):
         """Whether `_flat` works."""
         return False
 
+    def _is_dependent(self) -> bool:
+        """Whether the carrier is made of other carriers, and so cannot be a part of one."""
+        return False
+
     # -- facts -------------------------------------------------------------------------------------------------
 
     def dtype(self) -> StorageDType:

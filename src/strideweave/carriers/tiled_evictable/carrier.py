@@ -9,8 +9,8 @@ from typing import NoReturn, final
 import torch
 
 from strideweave.carriers.carrier import Carrier, Run, Scalar
-from strideweave.carriers.tiled_evictable import transitions
-from strideweave.carriers.tiled_evictable.budget import format_nbytes, parse_nbytes
+from strideweave.carriers.tiled_evictable import construction, transitions
+from strideweave.carriers.tiled_evictable.budget import format_nbytes
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
@@ -69,13 +69,12 @@ class TiledEvictable(Carrier):
         budget: int | str | None = None,
         residency_policy: ResidencyPolicy | None = None,
     ) -> None:
-        _require_tiers(primary, secondary)
+        construction.require_tiers(primary, secondary)
         geometry = Geometry.make(grid_shape, tile_shape, layout)
         dtype = primary.dtype()
-        _require_extents(primary, secondary, geometry)
-        tile_nbytes = geometry.tile_elems * dtype.itemsize
-        capacity = _capacity(budget, primary, geometry, tile_nbytes)
-        _require_policy(residency_policy)
+        construction.require_extents(primary, secondary, geometry)
+        capacity = construction.capacity_of(budget, primary, geometry)
+        construction.require_policy(residency_policy)
         super().__init__(dtype, mutable=primary.is_mutable())
         self._primary = primary
         self._secondary = secondary
@@ -383,7 +382,8 @@ class TiledEvictable(Carrier):
         with engine.guard:
             engine.require_valid([tile], "read")
             if tile.slot is not None:
-                return _item(engine.primary, tile.slot, engine, place)
+                resident: Scalar = engine.element(tile.slot, place).item()
+                return resident
             # Pinned, so that nobody rewrites its stored copy while it is read, outside the lock.
             pin = Pin(engine, "read of an element", in_thread=True)
             pin.add(tile)
@@ -423,7 +423,7 @@ class TiledEvictable(Carrier):
             use.view(tile)
             with engine.guard:
                 assert tile.slot is not None
-                _put(engine.primary, tile.slot, engine, place, value)
+                engine.element(tile.slot, place).fill_(value)
                 tile.dirty = True
                 tile.implicit = False
                 self._version += 1
@@ -451,6 +451,9 @@ class TiledEvictable(Carrier):
             "memory and on disk. A tiled tensor is never materialised silently. Use project() for the tiles you "
             "need, or materialize() for a full copy."
         )
+
+    def _is_dependent(self) -> bool:
+        return True
 
     # -- making others -----------------------------------------------------------------------------------------------
 
@@ -602,88 +605,3 @@ class TiledEvictable(Carrier):
 
 def _as_set(tiles: TileSet | TileSelection) -> TileSet:
     return tiles.tile_set if isinstance(tiles, TileSelection) else tiles
-
-
-def _item(primary: PrimaryTier, slot: int, engine: Engine, place: int) -> Scalar:
-    value: Scalar = _packed_element(primary, slot, engine, place).item()
-    return value
-
-
-def _put(primary: PrimaryTier, slot: int, engine: Engine, place: int, value: Scalar) -> None:
-    _packed_element(primary, slot, engine, place).fill_(value)
-
-
-def _packed_element(primary: PrimaryTier, slot: int, engine: Engine, place: int) -> torch.Tensor:
-    """A one-element view of a primary tile."""
-    box = engine.own_box
-    index = tuple(place // step % n if n > 1 else 0 for n, step in zip(box.extents, box.packed, strict=True))
-    return primary.view(slot, box)[index]
-
-
-def _require_tiers(primary: Carrier, secondary: Carrier) -> None:
-    for name, tier in (("primary", primary), ("secondary", secondary)):
-        if not isinstance(tier, Carrier):
-            raise TypeError(
-                f"cannot use {type(tier).__name__} as {name}: it must be a Carrier. Pass CPU(0) or FileBacked()."
-            )
-    for name, tier in (("primary", primary), ("secondary", secondary)):
-        if isinstance(tier, TiledEvictable):
-            raise TypeError(f"cannot use {tier!r} as {name}: a tier is an ordinary carrier. Pass CPU or FileBacked.")
-    if primary is secondary:
-        raise ValueError("cannot use one carrier as both tiers: they must be two. Pass another secondary.")
-    for name, tier in (("primary", primary), ("secondary", secondary)):
-        if tier.is_released():
-            raise RuntimeError(f"cannot use {tier!r} as {name}: it is released. Pass a live carrier.")
-    for name, tier in (("primary", primary), ("secondary", secondary)):
-        if tier.is_owned():
-            raise RuntimeError(f"cannot use {tier!r} as {name}: it is owned. Pass a carrier that nothing else owns.")
-    if primary.dtype() is not secondary.dtype():
-        raise TypeError(
-            f"cannot tile {primary.dtype().name} over {secondary.dtype().name}: both tiers hold one dtype. Make them "
-            "match."
-        )
-    if not primary._is_in_memory():
-        raise TypeError(
-            f"cannot use {primary!r} as primary: its values are not in memory, where kernels work. Pass CPU(0, "
-            "dtype=...)."
-        )
-
-
-def _require_extents(primary: Carrier, secondary: Carrier, geometry: Geometry) -> None:
-    for name, tier in (("primary", primary), ("secondary", secondary)):
-        if tier.size() not in (0, geometry.extent):
-            raise ValueError(
-                f"cannot use {tier!r} as {name}: it has {tier.size()} slots and the tiles have {geometry.extent}. A "
-                "tier is empty, or full. Pass one of these."
-            )
-
-
-def _require_policy(policy: object) -> None:
-    if policy is None:
-        return
-    if not isinstance(policy, ResidencyPolicy):
-        raise TypeError(
-            f"cannot use {policy!r} as residency_policy: it has no method plan(required, purpose). Pass a "
-            "ResidencyPolicy."
-        )
-    if not callable(policy.plan):
-        raise TypeError(f"cannot use {policy!r} as residency_policy: its plan is not callable. Pass a ResidencyPolicy.")
-
-
-def _capacity(budget: int | str | None, primary: Carrier, geometry: Geometry, tile_nbytes: int) -> int:
-    """How many tiles a budget holds."""
-    if budget is None:
-        return geometry.tiles
-    nbytes = parse_nbytes(budget)
-    if nbytes < tile_nbytes:
-        raise ValueError(
-            f"cannot hold tiles of {format_nbytes(tile_nbytes)} ({tile_nbytes} bytes) in a budget of "
-            f"{format_nbytes(nbytes)} ({nbytes} bytes): the budget must hold at least one tile. Raise it to "
-            f"{tile_nbytes} bytes or more."
-        )
-    if primary.size() and nbytes < primary.nbytes:
-        raise ValueError(
-            f"cannot keep a full primary of {format_nbytes(primary.nbytes)} in a budget of {format_nbytes(nbytes)}: "
-            "a full primary is the tier itself. Leave the budget out, or pass an empty primary and a full secondary."
-        )
-    return min(nbytes // tile_nbytes, geometry.tiles)

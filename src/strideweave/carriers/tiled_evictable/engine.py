@@ -235,7 +235,7 @@ class Engine:
                 budget_nbytes=self.primary.capacity * self.tile_nbytes,
                 slots=self.primary.capacity,
                 resident_tiles=self.primary.capacity - self.primary.free - (self.loads - self.unslotted),
-                in_flight_tiles=self.loads,
+                in_flight_tiles=self.loads - self.unslotted,
                 pinned_tiles=len({k for pin in self.pins for k in pin.tiles}),
                 hits=self.hits,
                 misses=self.misses,
@@ -376,6 +376,12 @@ class Engine:
     def view(self, slot: int) -> torch.Tensor:
         """The tile in a slot, one dim per leaf of the carrier's own layout within a tile."""
         return self.primary.view(slot, self.own_box)
+
+    def element(self, slot: int, place: int) -> torch.Tensor:
+        """The value at a place of the packed tile, as a view of no dims into the tile in a slot."""
+        box = self.own_box
+        index = tuple(place // step % n if n > 1 else 0 for n, step in zip(box.extents, box.packed, strict=True))
+        return self.view(slot)[index]
 
     def packed_view(self, packed: torch.Tensor) -> torch.Tensor:
         """The same for a packed tile anywhere."""

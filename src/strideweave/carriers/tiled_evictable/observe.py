@@ -38,7 +38,7 @@ class Statistics:
     resident_tiles: int
     """Tiles whose value is in primary."""
     in_flight_tiles: int
-    """Tiles on their way into primary."""
+    """Tiles on their way into a slot of primary."""
     pinned_tiles: int
     """Tiles that running work, or a borrowed view, needs."""
     hits: int
