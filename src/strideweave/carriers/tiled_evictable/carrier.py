@@ -409,6 +409,7 @@ class TiledEvictable(Carrier):
         tile = engine.tiles[ordinal]
         coordinate = self._geometry.coordinate(ordinal)
         with engine.guard:
+            engine.await_write_back([tile])
             engine.require_unclaimed([tile], "write")
             engine.require_valid([tile], "write")
             if tile.pins:

@@ -81,6 +81,8 @@ class Load:
     commits: bool
     """Whether the tile is primary as soon as it lands, or when the whole request has landed."""
     landed: list[Landed] = field(default_factory=list)
+    error: BaseException | None = None
+    """Why it failed; set in the same step that ends it."""
 
 
 class Pin:
@@ -142,6 +144,8 @@ class Engine:
         self.guard = threading.Condition(threading.Lock())  # guards all that follows, and every Tile
         self.tiles = [Tile(k) for k in range(geometry.tiles)]
         self.pins: set[Pin] = set()
+        self.written_back: set[int] = set()
+        """Tiles that a lane is writing back to make room: pinned, and by nobody that a caller could wait for."""
         self.closed = False
         self.abandoned: deque[Pin] = deque()  # appended to without the lock, which the collector may not take
         self.order = order
@@ -310,6 +314,7 @@ class Engine:
         except BaseException as e:
             error = e
         with self.guard:
+            load.error = error
             self.bytes_read += nbytes
             if error is not None or load.commits:
                 self.finish_load(load, settle=error is None)
@@ -342,15 +347,22 @@ class Engine:
                     raise self.no_room(1, "bring a tile into primary")
                 pin = Pin(self, "a write-back")
                 pin.add(victim)
+                self.written_back.add(victim.ordinal)
             try:
                 self.write_back(victim)
                 with self.guard:
                     self.stored(victim)
             finally:
                 with self.guard:
+                    self.written_back.discard(victim.ordinal)
                     pin.close()
 
     # -- writing ---------------------------------------------------------------------------------------------------
+
+    def await_write_back(self, tiles: Iterable[Tile]) -> None:
+        """Wait while a lane writes one of the tiles back (guarded): one write, that no caller knows of."""
+        while any(tile.ordinal in self.written_back for tile in tiles):
+            self.guard.wait()
 
     def write_back(self, tile: Tile) -> None:
         """Copy a pinned or claimed primary tile to secondary (on a lane, outside the lock)."""

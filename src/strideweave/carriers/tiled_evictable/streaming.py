@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import final
 
 import torch
 
 from strideweave.carriers.tiled_evictable import transitions
-from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
+from strideweave.carriers.tiled_evictable.engine import Engine, Load, Pin, Tile
 from strideweave.carriers.tiled_evictable.selection import Coordinate
 
 _LOOK_AGAIN_S = 0.5
@@ -26,7 +25,7 @@ class Use:
         self._engine = engine
         self._doing = f"{verb} {what}"
         self._pin = Pin(engine, f"{verb} of {what}", in_thread=True)
-        self._errors: dict[int, BaseException] = {}  # guarded
+        self._loads: dict[int, Load] = {}  # guarded
 
     def close(self) -> None:
         """Nothing is needed any more; what is on its way lands, and stays while there is room."""
@@ -50,22 +49,15 @@ class Use:
         if tile.claim is not None:
             return False
         if tile.slot is None:
-            landed = partial(self._landed, tile)
-            if tile.load is not None:
-                tile.load.landed.append(landed)
-            else:
+            if tile.load is None:
                 slot = engine.reserve(tile)
                 if slot is None and not (may_write_back and engine.has_leaving()):
                     return False
-                engine.start_load(tile, slot, commits=True, landed=landed)
+                engine.start_load(tile, slot, commits=True, landed=None)
+            assert tile.load is not None
+            self._loads[tile.ordinal] = tile.load
         self._pin.add(tile)
         return True
-
-    def _landed(self, tile: Tile, error: BaseException | None) -> None:
-        if error is not None:
-            with self._engine.guard:
-                self._errors[tile.ordinal] = error
-                self._engine.guard.notify_all()
 
     def view(self, tile: Tile) -> torch.Tensor:
         """The tile as a tensor, once it is there; the caller's wait is counted."""
@@ -86,8 +78,9 @@ class Use:
     def _wait_for(self, tile: Tile) -> None:
         engine = self._engine
         while not self._holds(tile):
-            if (error := self._errors.pop(tile.ordinal, None)) is not None:
-                raise error
+            load = self._loads.get(tile.ordinal)
+            if load is not None and load.error is not None:
+                raise load.error
             is_coming = tile.load is not None and tile.ordinal in self._pin.tiles
             if is_coming or not self._start(tile, may_write_back=True):
                 if not is_coming and not engine.can_progress(self._pin):

@@ -96,6 +96,7 @@ def evict(
     """
     with engine.guard:
         engine.collect_abandoned()
+        engine.await_write_back(tiles)
         engine.require_unclaimed(tiles, "evict")
         for tile in tiles:
             if tile.pins:
