@@ -41,7 +41,8 @@ def test_four_threads_of_overlapping_requests_for_some_seconds(owned_cache: obje
                     pass  # the others hold the slots
                 except RuntimeError as conflict:
                     # Overlapping requests are refused by name, and only for the reasons that the seed gives.
-                    assert "pending" in str(conflict) or "pinned" in str(conflict), conflict
+                    if "pending" not in str(conflict) and "pinned" not in str(conflict):
+                        raise
                 done[seed] += 1
         except BaseException as e:
             failures.append(e)

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MixtralForCausalLM
 
+from strideweave import TileSet
 from strideweave.integrations.transformers import from_pretrained
 from support.models import Family, eager, generate, mixtral_config, save
 
@@ -26,6 +27,18 @@ def test_logits_at_any_budget_are_bit_equal_to_eager(family: Family, tiles: int)
     statistics = model.strideweave.statistics()
     assert statistics.resident_tiles <= min(tiles, family.layers * family.experts)
     assert statistics.pinned_tiles == statistics.in_flight_tiles == 0
+    model.strideweave.close()
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_experts_that_are_there_first_do_not_change_the_sum(family: Family, first: int) -> None:
+    """Some experts of every layer are in memory, so they are computed before smaller ones that must be read."""
+    model = from_pretrained(family.path, budget=10_000 * family.tile_nbytes)
+    resident = [(layer, expert, 0) for layer in range(3) for expert in range(first, family.experts, first + 1)]
+    model.strideweave.carrier.promote(TileSet(resident))
+    with model.strideweave.record_routes() as routes, torch.no_grad():
+        assert torch.equal(model(family.ids).logits, family.logits)
+    assert any(list(route) != sorted(route) for route in routes), "experts were used out of order"
     model.strideweave.close()
 
 
