@@ -67,6 +67,19 @@ def test_another_dtype_is_the_stock_models_in_that_dtype(family: Family) -> None
     model.strideweave.close()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_experts_stored_in_other_dtypes_are_bit_equal(tmp_path: Path, dtype: torch.dtype) -> None:
+    torch.manual_seed(4)
+    MixtralForCausalLM(mixtral_config()).to(dtype).save_pretrained(tmp_path)
+    ids = torch.randint(3, 128, (2, 11))
+    model = from_pretrained(tmp_path, budget="300KB")
+    with torch.no_grad():
+        got = model(ids).logits
+        assert torch.equal(got, eager(tmp_path)(ids).logits)
+    assert got.dtype == dtype
+    model.strideweave.close()
+
+
 @pytest.mark.parametrize(("hidden", "inner"), [(36, 20), (52, 31), (64, 33)])
 def test_odd_sizes_are_bit_equal_too(tmp_path: Path, hidden: int, inner: int) -> None:
     config = mixtral_config(hidden_size=hidden, intermediate_size=inner, num_attention_heads=2, num_key_value_heads=1)

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, TypeGuard, final
 
+from strideweave.carriers import CheckpointFile, Piece
 from strideweave.checkpoint.errors import CheckpointError, GarbledHeader, MissingShards, MissingTensors
 from strideweave.checkpoint.header import (
     Header,
@@ -19,6 +20,7 @@ from strideweave.checkpoint.header import (
     parse_json,
     read_header,
 )
+from strideweave.dtype import DType
 from strideweave.io import SourceFile
 
 SINGLE_NAME = "model.safetensors"
@@ -111,12 +113,7 @@ class Checkpoint:
         Errors: MissingTensors for a name that is not here; ValueError when `out` has another size or is
         read-only; ChangedFileError when the file is no longer the one that was opened.
         """
-        located = self.tensors.get(name)
-        if located is None:
-            raise MissingTensors(
-                f"cannot read {name!r} from {self.path!s}: it has {len(self.tensors)} tensors, not this "
-                "one. A tensor is read by the name that it has in the file. Look at `checkpoint.tensors`."
-            )
+        located = self._located(name)
         memory = out.cast("B")
         if memory.readonly or len(memory) != located.entry.nbytes:
             kind = "read-only" if memory.readonly else "writable"
@@ -127,6 +124,34 @@ class Checkpoint:
         located.file.check_unchanged()
         if len(memory):
             located.file.read_into([(located.entry.offset_nbytes, memory)])
+
+    def carrier(self, name: str) -> CheckpointFile:
+        """One tensor as a read-only carrier over the file where it lies, such as the secondary of a TiledEvictable.
+
+        Shapes: flat, in the order of the file (row-major). Errors: MissingTensors for a name that is not here;
+        LookupError for a dtype that has no storage.
+
+        >>> import tempfile, torch
+        >>> from safetensors.torch import save_file
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_file({"w": torch.arange(6.0).reshape(2, 3)}, Path(folder, "model.safetensors"))
+        ...     w = Checkpoint.open(folder).carrier("w")
+        ...     w.size(), w[4]
+        (6, 4.0)
+        """
+        located = self._located(name)
+        entry = located.entry
+        piece = Piece(located.file, entry.offset_nbytes, entry.nbytes)
+        return CheckpointFile([piece], dtype=DType.from_safetensors(entry.dtype))
+
+    def _located(self, name: str) -> Located:
+        located = self.tensors.get(name)
+        if located is None:
+            raise MissingTensors(
+                f"cannot read {name!r} from {self.path!s}: it has {len(self.tensors)} tensors, not this "
+                "one. A tensor is read by the name that it has in the file. Look at `checkpoint.tensors`."
+            )
+        return located
 
     def check_unchanged(self) -> None:
         """Every file is still the one that was opened. Errors: ChangedFileError, with the facts."""

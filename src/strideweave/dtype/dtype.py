@@ -113,6 +113,19 @@ class DType(metaclass=_Namespace):
         return _by_name(name)
 
     @staticmethod
+    def from_safetensors(name: str) -> StorageDType:
+        """The dtype that a safetensors header calls so. Errors: LookupError for one that has no storage here.
+
+        >>> from strideweave.dtype import DType
+        >>> DType.from_safetensors("BF16")
+        DType.BFloat16
+        """
+        for known in _REGISTERED:
+            if known.safetensors_name == name:
+                return known
+        raise LookupError(f"cannot find the dtype of {name!r}: it has no storage here. {_choose()}")
+
+    @staticmethod
     def from_torch(dtype: torch.dtype) -> StorageDType:
         """The dtype of the same elements.
 

@@ -169,10 +169,10 @@ class LazyDense:
 
 def storage_dtype(name: str, key: str) -> StorageDType:
     """The storage dtype of a safetensors dtype. Errors: UnsupportedModel for one that has no storage here."""
-    for dtype in DType.registered():
-        if dtype.safetensors_name == name:
-            return dtype
-    raise UnsupportedModel(f"cannot use tensor {key!r}: its dtype {name} has no storage here. Convert the checkpoint.")
+    try:
+        return DType.from_safetensors(name)
+    except LookupError as unknown:
+        raise UnsupportedModel(f"cannot use tensor {key!r}: {unknown}") from unknown
 
 
 def dense_state(checkpoint: Checkpoint, sources: ExpertSources) -> Mapping[str, LazyDense]:
