@@ -109,6 +109,19 @@ def test_demo_uses_the_checkpoint_that_is_there(checkpoint: Path, monkeypatch: p
     assert shown["budget_nbytes"] * 4 == 24 * shown["tile_nbytes"]
 
 
+def test_run_without_a_tokenizer_says_which_files_are_missing(mixtral: Family) -> None:
+    refused = call("run", str(mixtral.path), "--prompt", "why")
+    assert refused.exit_code == 1
+    assert "tokenizer.json" in refused.output
+    assert "Traceback" not in refused.output
+
+
+def test_version_is_the_packages() -> None:
+    import strideweave
+
+    assert call("--version").output.strip() == f"strideweave {strideweave.__version__}"
+
+
 def test_gc_removes_nothing_that_lives(owned_cache: Path) -> None:
     (owned_cache / "kept").write_text("x")
     shown = json.loads(call("gc", "--json").output)

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from tqdm import tqdm
 
+from strideweave import __version__
 from strideweave.carriers.tiled_evictable.budget import format_nbytes
 
 EXIT_REFUSED, EXIT_INTERRUPTED = 1, 130
@@ -42,6 +43,21 @@ Verify = Annotated[
 ]
 Prompt = Annotated[str, typer.Option(help="What to ask. A chat template is applied when the model has one.")]
 Checkpoint = Annotated[Path, typer.Argument(help="A Hugging Face checkpoint folder.", show_default=False)]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        _out.print(f"strideweave {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the whole program."""
 
 
 @app.command(epilog="Example: strideweave demo --verify")

@@ -126,7 +126,7 @@ def answer(
 
     Errors: as `from_pretrained`. On Ctrl-C the experts are let go and no thread stays.
     """
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer = _tokenizer(path)
     inputs = _encode(tokenizer, prompt)
     note("opening")
     reset_peak_rss()
@@ -170,6 +170,17 @@ def answer(
         base_rss_nbytes=before,
         verified=verified,
     )
+
+
+def _tokenizer(path: str | Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"cannot read a prompt for {str(path)!r}: its tokenizer does not load ({reason}). Text needs the model's "
+            "own tokenizer. Put its files (tokenizer.json, tokenizer_config.json) into the folder."
+        ) from error
 
 
 def _encode(tokenizer: Any, prompt: str) -> Any:

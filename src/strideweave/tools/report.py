@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from rich.table import Table
 
@@ -16,7 +17,7 @@ _RESIDENT, _ABSENT = "█", "·"
 def plan_table(plan: ExpertPlan) -> Table:
     """The numbers of a plan."""
     return _table(
-        f"{plan.path}: {plan.model_type}, {plan.shards} shards, {plan.dtype}",
+        f"{PurePath(plan.path).name}: {plan.model_type}, {plan.shards} shards, {plan.dtype}",
         (
             (
                 "experts",
