@@ -62,6 +62,13 @@ class AwaitResult(Generic[T]):
             raise self._error.with_traceback(self._trace)
         return cast(T, self._value)
 
+    def _finish(self, value: T | None, error: BaseException | None) -> None:
+        """The outcome: `error` when there is one, else `value`."""
+        if error is None:
+            self._succeed(cast(T, value))
+        else:
+            self._fail(error)
+
     def _succeed(self, value: T) -> None:
         assert not self._finished.is_set(), f"{self._label} completed twice"
         self._value = value

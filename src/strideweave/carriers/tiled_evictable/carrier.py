@@ -274,7 +274,7 @@ class TiledEvictable(Carrier):
                 target=target,
             )
             projection.start()
-        projection.step_over(None)
+        projection.steps.over(None)
         return projection.handle
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -12,6 +12,7 @@ from strideweave.carriers.tiled_evictable import transitions
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection
 from strideweave.carriers.tiled_evictable.selection import Coordinate, TileSelection
+from strideweave.carriers.tiled_evictable.steps import Steps
 from strideweave.io import Priority
 from strideweave.layout import Layout, Shape, Stride
 from strideweave.tensor import Tensor
@@ -132,32 +133,23 @@ class Projection:
         self._leaving = leaving
         self._pin = pin
         self._target = target
-        self._left = 1  # the start is a step of its own: nothing completes before every step is counted
-        self._error: BaseException | None = None
+        self.steps = Steps(engine, self._end)
         self.handle = AwaitProjection._pending(f"project {len(selected)} tiles of {engine.name}")
 
     def start(self) -> None:
         """Send every step on its way (guarded)."""
         engine = self._engine
-        engine.work += 1
         present: list[tuple[Tile, int, Coordinate]] = []
         # What the policy promotes gets its slots first: selected tiles can pass through without one.
         for tile in self._promoted:
             if tile.slot is None:
-                self._left += 1
+                self.steps.add()
                 if tile.load is not None:
-                    tile.load.landed.append(self.step_over)
+                    tile.load.landed.append(self.steps.over)
                 else:
-                    engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.step_over)
-        for tile in self._promoted:
-            if tile.slot is None:
-                self._left += 1
-                if tile.load is not None:
-                    tile.load.landed.append(self.step_over)
-                else:
-                    engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.step_over)
+                    engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.steps.over)
         for tile, compact in self._selected:
-            self._left += 1
+            self.steps.add()
             if tile.slot is not None:
                 engine.hits += 1
                 engine.order.use(tile.ordinal)
@@ -175,30 +167,20 @@ class Projection:
         for k in range(0, len(present), batch):
             engine.lanes.submit(partial(self._gather_present, present[k : k + batch]), Priority.DEMAND)
 
-    def step_over(self, error: BaseException | None) -> None:
-        """One step is over; the last one ends the projection."""
-        with self._engine.guard:
-            self._error = self._error or error
-            self._left -= 1
-            if self._left:
-                return
-            self._pin.close()
-        transitions.evict_for_policy(self._engine, self._leaving, self._complete)
-
     def _gather_present(self, batch: Sequence[tuple[Tile, int, Coordinate]]) -> None:
         for tile, slot, compact in batch:
-            self._do(partial(self._target.gather_slot, tile, slot, compact))
+            self.steps.run(partial(self._target.gather_slot, tile, slot, compact))
 
     def _gather_landed(self, tile: Tile, compact: Coordinate, error: BaseException | None) -> None:
         slot = tile.slot
         if error is not None or slot is None:
-            self.step_over(error or RuntimeError(f"a tile of {self._engine.name} landed and is gone"))
+            self.steps.over(error or RuntimeError(f"a tile of {self._engine.name} landed and is gone"))
             return
-        self._do(partial(self._target.gather_slot, tile, slot, compact))
+        self.steps.run(partial(self._target.gather_slot, tile, slot, compact))
 
     def _pass_through(self, tile: Tile, compact: Coordinate) -> None:
         """Bring a tile that primary has no room for to its place, without keeping it."""
-        self._do(partial(self._read_through, tile, compact))
+        self.steps.run(partial(self._read_through, tile, compact))
 
     def _read_through(self, tile: Tile, compact: Coordinate) -> None:
         engine = self._engine
@@ -211,28 +193,20 @@ class Projection:
         with engine.guard:
             engine.bytes_read += nbytes
 
-    def _do(self, step: Callable[[], None]) -> None:
-        error: BaseException | None = None
-        try:
-            step()
-        except BaseException as e:
-            error = e
-        self.step_over(error)
+    def _end(self, error: BaseException | None) -> None:
+        with self._engine.guard:
+            self._pin.close()
+        transitions.evict_for_policy(self._engine, self._leaving, partial(self._publish, error))
 
-    def _complete(self) -> None:
-        engine = self._engine
+    def _publish(self, error: BaseException | None) -> None:
         result: Tensor | None = None
-        if self._error is None:
-            try:
+        try:
+            if error is None:
                 result = self._target.publish()
-            except BaseException as e:
-                self._error = e
-        else:
-            self._target.abandon()
-        with engine.guard:
-            engine.work -= 1
-        if result is not None:
-            self.handle._succeed(result)
-        else:
-            assert self._error is not None
-            self.handle._fail(self._error)
+            else:
+                self._target.abandon()
+        except BaseException as e:
+            error = error or e
+        with self._engine.guard:
+            self.steps.done()
+        self.handle._finish(result, error)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from strideweave.carriers.tiled_evictable.engine import Engine, Load, Pin, Tile
 from strideweave.carriers.tiled_evictable.handles import AwaitResidency
+from strideweave.carriers.tiled_evictable.steps import Steps
 from strideweave.io import Priority
 
 _log = logging.getLogger("strideweave")
@@ -30,61 +31,49 @@ def promote(engine: Engine, tiles: Sequence[Tile]) -> AwaitResidency:
         except BaseException:
             pin.close()
             raise
-        promotion = _Promotion(engine, handle, pin, len(absent))
+        promotion = _Promotion(engine, handle, pin)
         for tile in tiles:
             if tile.slot is not None:
                 engine.order.use(tile.ordinal)
         for tile in absent:
-            pin.add(tile)
-            tile.claim = handle
-            promotion.tiles.append(tile)
-            if tile.load is not None:
-                tile.load.landed.append(promotion.landed)
-            else:
-                slot = engine.reserve(tile)
-                promotion.loads.append(engine.start_load(tile, slot, commits=False, landed=promotion.landed))
-    if not absent:
-        promotion.commit(None)
+            promotion.add(tile)
+    promotion.steps.over(None)
     return handle
 
 
 class _Promotion:
     """The loads of one promotion; the last one to land commits or gives up all of them."""
 
-    def __init__(self, engine: Engine, handle: AwaitResidency, pin: Pin, absent: int) -> None:
+    def __init__(self, engine: Engine, handle: AwaitResidency, pin: Pin) -> None:
         self._engine = engine
         self._handle = handle
         self._pin = pin
-        self._left = absent
-        self._error: BaseException | None = None
-        self.tiles: list[Tile] = []
-        self.loads: list[Load] = []
-        engine.work += 1
+        self._tiles: list[Tile] = []
+        self._loads: list[Load] = []
+        self.steps = Steps(engine, self._commit)
 
-    def landed(self, error: BaseException | None) -> None:
-        """One load is over."""
+    def add(self, tile: Tile) -> None:
+        """Bring one more tile (guarded)."""
+        self.steps.add()
+        self._pin.add(tile)
+        self._tiles.append(tile)
+        tile.claim = self._handle
+        if tile.load is not None:
+            tile.load.landed.append(self.steps.over)
+            return
+        slot = self._engine.reserve(tile)
+        self._loads.append(self._engine.start_load(tile, slot, commits=False, landed=self.steps.over))
+
+    def _commit(self, error: BaseException | None) -> None:
         with self._engine.guard:
-            self._error = self._error or error
-            self._left -= 1
-            if self._left:
-                return
-        self.commit(self._error)
-
-    def commit(self, error: BaseException | None) -> None:
-        """Publish the outcome; the handle is done only after every trace of the request is gone."""
-        engine = self._engine
-        with engine.guard:
-            for load in self.loads:
+            for load in self._loads:
                 if load.tile.load is load:
-                    engine.finish_load(load, settle=error is None)
-            for tile in self.tiles:
+                    self._engine.finish_load(load, settle=error is None)
+            for tile in self._tiles:
                 tile.claim = None
             self._pin.close()
-            engine.work -= 1
-        if error is None:
-            self._handle._succeed(None)
-        else:
-            self._handle._fail(error)
+            self.steps.done()
+        self._handle._finish(None, error)
 
 
 def evict(
@@ -110,16 +99,12 @@ def evict(
         writes = [tile for tile in leaving if not tile.has_backing]
         # On its way for nobody (a stream was closed): it would be primary just after the eviction.
         arriving = [tile for tile in tiles if tile.load is not None]
-        eviction = _Eviction(engine, handle, leaving, writes, arriving, then)
-        for tile in (*leaving, *arriving):
-            tile.claim = handle
+        eviction = _Eviction(engine, handle, [*leaving, *arriving], writes, then)
         for tile in arriving:
-            assert tile.load is not None
-            tile.load.landed.append(eviction.arrived)
+            eviction.outlast(tile)
         for tile in writes:
-            engine.lanes.submit(eviction.job(tile), Priority.WRITE_BACK)
-    if not writes and not arriving:
-        eviction.commit(None)
+            eviction.write(tile)
+    eviction.steps.over(None)
     return handle
 
 
@@ -154,60 +139,39 @@ class _Eviction:
         handle: AwaitResidency,
         leaving: list[Tile],
         writes: list[Tile],
-        arriving: list[Tile],
         then: Callable[[BaseException | None], None] | None,
     ) -> None:
         self._engine = engine
         self._handle = handle
         self._leaving = leaving
         self._writes = writes
-        self._arriving = arriving
         self._then = then
-        self._left = len(writes) + len(arriving)
-        self._error: BaseException | None = None
-        engine.work += 1
+        self.steps = Steps(engine, self._commit)
+        for tile in leaving:
+            tile.claim = handle
 
-    def job(self, tile: Tile) -> Callable[[], None]:
-        """The write of one tile."""
+    def write(self, tile: Tile) -> None:
+        """Preserve one tile (guarded)."""
+        self.steps.add()
+        self._engine.lanes.submit(lambda: self.steps.run(lambda: self._engine.write_back(tile)), Priority.WRITE_BACK)
 
-        def write() -> None:
-            error: BaseException | None = None
-            try:
-                self._engine.write_back(tile)
-            except BaseException as e:
-                error = e
-            self._step_over(error)
+    def outlast(self, tile: Tile) -> None:
+        """Wait for a tile that is on its way (guarded): whether it lands or fails, it can be absent then."""
+        assert tile.load is not None
+        self.steps.add()
+        tile.load.landed.append(lambda error: self.steps.over(None))
 
-        return write
-
-    def arrived(self, error: BaseException | None) -> None:
-        """A tile that was on its way is there, or is not: either way it can be absent now."""
-        self._step_over(None)
-
-    def _step_over(self, error: BaseException | None) -> None:
-        with self._engine.guard:
-            self._error = self._error or error
-            self._left -= 1
-            if self._left:
-                return
-        self.commit(self._error)
-
-    def commit(self, error: BaseException | None) -> None:
-        """Publish the outcome; the handle is done only after every trace of the request is gone."""
+    def _commit(self, error: BaseException | None) -> None:
         engine = self._engine
         with engine.guard:
             if error is None:
                 for tile in self._writes:
                     engine.stored(tile)
-            for tile in (*self._leaving, *self._arriving):
+            for tile in self._leaving:
                 tile.claim = None
                 if error is None and tile.slot is not None:
                     engine.drop(tile)
-            engine.work -= 1
-            engine.guard.notify_all()
+            self.steps.done()
         if self._then is not None:
             self._then(error)
-        if error is None:
-            self._handle._succeed(None)
-        else:
-            self._handle._fail(error)
+        self._handle._finish(None, error)
