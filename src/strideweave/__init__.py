@@ -1,6 +1,6 @@
 """StrideWeave: cut the tensor, keep the tiles wherever there is room, touch only what a step needs."""
 
-from strideweave.carriers import CPU, AwaitResult, Carrier, CheckpointFile, FileBacked, Piece
+from strideweave.carriers import CPU, AwaitMove, AwaitResult, Carrier, CheckpointFile, FileBacked, Generic, Piece
 from strideweave.carriers.tiled_evictable import (
     LRU,
     AwaitProjection,
@@ -15,13 +15,14 @@ from strideweave.carriers.tiled_evictable import (
 )
 from strideweave.dtype import DType
 from strideweave.layout import Layout, Shape, Stride
-from strideweave.tensor import Tensor, from_torch
+from strideweave.tensor import Tensor, from_torch, move, move_async
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CPU",
     "LRU",
+    "AwaitMove",
     "AwaitProjection",
     "AwaitResidency",
     "AwaitResult",
@@ -30,6 +31,7 @@ __all__ = [
     "CheckpointFile",
     "DType",
     "FileBacked",
+    "Generic",
     "Layout",
     "Piece",
     "ResidencyPlan",
@@ -42,4 +44,6 @@ __all__ = [
     "TileState",
     "TiledEvictable",
     "from_torch",
+    "move",
+    "move_async",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Generic, Self, TypeVar, cast
+from typing import Generic, Self, TypeVar, cast, final
 
 T = TypeVar("T")
 
@@ -83,3 +83,13 @@ class AwaitResult(Generic[T]):
     def __repr__(self) -> str:
         state = "pending" if not self.done else "failed" if self._error is not None else "done"
         return f"<{type(self).__name__} of {self._label}: {state}>"
+
+
+@final
+class AwaitMove(AwaitResult[T]):
+    """The outcome of a move: `wait()` returns the Tensor over the destination, the same object every time.
+
+    It is no Tensor itself, so no operation takes it as an operand.
+    """
+
+    __slots__ = ()
