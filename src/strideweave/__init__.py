@@ -14,7 +14,19 @@ from strideweave.carriers.tiled_evictable import (
     TileState,
 )
 from strideweave.dtype import DType
-from strideweave.layout import Layout, Shape, Stride
+from strideweave.layout import (
+    IndexMap,
+    Layout,
+    Node,
+    Permutation,
+    Product,
+    Shape,
+    Stride,
+    Swizzle,
+    SwizzleStage,
+    Tiler,
+    Tree,
+)
 from strideweave.tensor import Tensor, from_torch, move, move_async
 
 __version__ = "0.1.0"
@@ -32,17 +44,25 @@ __all__ = [
     "DType",
     "FileBacked",
     "Generic",
+    "IndexMap",
     "Layout",
+    "Node",
+    "Permutation",
     "Piece",
+    "Product",
     "ResidencyPlan",
     "ResidencyPolicy",
     "Shape",
     "Stride",
+    "Swizzle",
+    "SwizzleStage",
     "Tensor",
     "TileSelection",
     "TileSet",
     "TileState",
     "TiledEvictable",
+    "Tiler",
+    "Tree",
     "from_torch",
     "move",
     "move_async",

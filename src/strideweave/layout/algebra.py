@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
+from strideweave.layout.composed import compose_maps
 from strideweave.layout.composition import compose_layouts, merged
 from strideweave.layout.index_map import IndexMap
 from strideweave.layout.layout import Layout, as_mode
@@ -74,12 +75,17 @@ def coalesce(layout: Layout) -> Layout:
     return _from_leaves(merged(layout.leaves()))
 
 
-def compose(A: Layout, B: IndexMap | Shape | Tiler | None) -> Layout:
+@overload
+def compose(A: Layout, B: Layout | Shape | Tiler) -> Layout: ...
+@overload
+def compose(A: Layout, B: IndexMap | Shape | Tiler | None) -> IndexMap: ...
+def compose(A: Layout, B: IndexMap | Shape | Tiler | None) -> IndexMap:
     """The layout with `compose(A, B)(i) == A(B(i))` for every coordinate `i` of `B`, whole or by ordinals.
 
     A leaf of `B` that crosses modes of `A` becomes a nested mode in its place: all keys of `B` stay valid.
     `B` may also be a tiler, one Layout per leading mode of `A` (the others are kept), or a Shape, a
-    unit-stride tile per leading mode. Nothing is listed: the cost is that of the leaves.
+    unit-stride tile per leading mode, or another IndexMap: then the result is one too, evaluated key by key.
+    Nothing is listed: the cost is that of the leaves.
 
     Errors: TypeError for other operands. ValueError when `B` reaches an ordinal that `A` does not have, when
     there are more tiles than modes, or when no layout is proven to be the composition; that one names the
@@ -96,13 +102,15 @@ def compose(A: Layout, B: IndexMap | Shape | Tiler | None) -> Layout:
         raise TypeError(f"cannot compose {A!r}: A must be a Layout. Pass one.")
     if isinstance(B, Layout):
         return compose_layouts(A, B)
+    if isinstance(B, IndexMap):
+        return compose_maps(A, B)
     if isinstance(B, Shape):
         return _compose_by_mode(A, [_unit(part) for part in B])
     if isinstance(B, Sequence) and not isinstance(B, str | bytes):
         return _compose_by_mode(A, B)
     raise TypeError(
-        f"cannot compose {A} with {B!r}: the inner map is a Layout, a Shape or a sequence of Layouts. Pass "
-        "one of these."
+        f"cannot compose {A} with {B!r}: the inner map is an IndexMap such as a Layout, a Shape or a "
+        "sequence of Layouts. Pass one of these."
     )
 
 

@@ -41,6 +41,11 @@ class IndexMap(ABC):
         """The map that takes a coordinate through `inner` first and then through this one."""
 
     @property
+    def is_identity(self) -> bool:
+        """Whether every ordinal is known to reach itself, and all of the codomain is reached."""
+        return False
+
+    @property
     def size(self) -> int:
         """How many coordinates there are."""
         return self.shape.size

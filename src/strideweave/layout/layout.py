@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import SupportsIndex, overload
 
 from strideweave.layout import injectivity
+from strideweave.layout.composition import merged
 from strideweave.layout.index_map import IndexMap
 from strideweave.layout.nested import Level, flat, pick, same_tree
 from strideweave.layout.shape import Shape
 from strideweave.layout.stride import Stride
+from strideweave.layout.tree import Node, Tree
 
 
 class Layout(IndexMap):
@@ -158,6 +160,16 @@ class Layout(IndexMap):
         return injectivity.is_injective(self._leaves)
 
     @property
+    def is_identity(self) -> bool:
+        """Whether every ordinal reaches itself."""
+        return merged(self._leaves) in ([], [(self.size, 1)])
+
+    @property
+    def profile(self) -> list[Node]:
+        """The markers of the shape's tree read in order, without those around the top level."""
+        return modes.profile(self)
+
+    @property
     def is_leaf(self) -> bool:
         """Whether the layout is a single leaf."""
         return self._shape.is_int
@@ -261,13 +273,24 @@ class Layout(IndexMap):
         """The same function of the ordinal with the fewest leaves, flat."""
         return algebra.coalesce(self)
 
+    @overload
+    def compose(self, B: Layout | Shape | Sequence[Layout]) -> Layout: ...
+    @overload
+    def compose(self, *, inner: Layout | Shape | Sequence[Layout]) -> Layout: ...
+    @overload
     def compose(
         self,
         B: IndexMap | Shape | Sequence[Layout] | None = None,
         *,
         inner: IndexMap | Shape | Sequence[Layout] | None = None,
-    ) -> Layout:
-        """The layout that takes a coordinate through the inner layout first and then through this one."""
+    ) -> IndexMap: ...
+    def compose(
+        self,
+        B: IndexMap | Shape | Sequence[Layout] | None = None,
+        *,
+        inner: IndexMap | Shape | Sequence[Layout] | None = None,
+    ) -> IndexMap:
+        """The map that takes a coordinate through the inner one first and then through this: a Layout of Layouts."""
         if B is not None and inner is not None:
             raise TypeError(f"cannot compose {self!r} with {B!r} and {inner!r}: got both B and inner. Pass one.")
         return algebra.compose(self, B if inner is None else inner)
@@ -287,6 +310,51 @@ class Layout(IndexMap):
     def zipped_divide(self, tiles: Sequence[Layout]) -> Layout:
         """The tile parts of all modes, then the rest parts, then the untouched modes."""
         return algebra.zipped_divide(self, tiles)
+
+    def product(self, grid: Layout) -> Layout:
+        """This layout, and the places where it repeats, in the order of the grid."""
+        return repetition.product(self, grid)
+
+    def right_inverse(self) -> Layout:
+        """The ordinals that reach 0, 1, 2, ..., as far as a layout can tell."""
+        return inverse.right_inverse(self)
+
+    def broadcast_to(self, shape: Shape) -> Layout:
+        """The layout of this shape in which widened leaves of extent 1 repeat."""
+        return broadcasting.broadcast_to(self, shape)
+
+    def uniform_preimage_extent(self, target_shape: Shape) -> int | None:
+        """How many coordinates reach each index of the target; None when that is not one number."""
+        return preimage.uniform_preimage_extent(self, target_shape)
+
+    def flatten_layout(self) -> Layout:
+        """The same leaves as modes of one flat level."""
+        return modes.flatten_layout(self)
+
+    def coalesce_by_mode(self, tree: Tree) -> Layout:
+        """The layout nested like the tree, every part at one of its leaves coalesced alone."""
+        return modes.coalesce_by_mode(self, tree)
+
+    def extract_profile(self, tree: Tree | None = None) -> list[Layout]:
+        """The parts that a tree names, by number; every leaf when there is no tree."""
+        return modes.extract_profile(self, tree)
+
+    def rearrange(self, output: Tree, selection: Tree | None = None) -> Layout:
+        """The parts that the selection names, in the order and nesting of the output."""
+        return rearranging.rearrange(self, output, selection)
+
+    @staticmethod
+    def reverse_rearrange(output: Tree, selection: Tree) -> tuple[Tree, Tree]:
+        """The output and the selection that undo a rearrangement by these."""
+        return rearranging.reverse_rearrange(output, selection)
+
+    def choose(self, d: int) -> Layout:
+        """Every `d`-th ordinal, flat."""
+        return sections.choose(self, d)
+
+    def modout(self, s: int) -> Layout:
+        """The first `s` ordinals, flat."""
+        return sections.modout(self, s)
 
     # -- value -----------------------------------------------------------------------------------------------
 
@@ -331,4 +399,13 @@ def _flat_shape(extents: tuple[int, ...]) -> Shape:
 
 
 # Last, because the algebra is made of Layouts.
-from strideweave.layout import algebra  # noqa: E402
+from strideweave.layout import (  # noqa: E402
+    algebra,
+    broadcasting,
+    inverse,
+    modes,
+    preimage,
+    rearranging,
+    repetition,
+    sections,
+)

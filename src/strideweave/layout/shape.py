@@ -40,6 +40,20 @@ class Shape(NestedInts):
         """How many coordinates there are: `size`, under the name that nested levels use."""
         return self.size
 
+    def concat(self, other: Shape) -> Shape:
+        """The modes of this shape, then those of the other.
+
+        >>> from strideweave.layout import Shape
+        >>> Shape(2).concat(Shape(3, 4)), Shape.append(Shape(2), Shape(3, 4))
+        (Shape(2, 3, 4), Shape(2, (3, 4)))
+        """
+        return Shape._of(self._items + _require_shape(other)._items)
+
+    def append(self, mode: Shape) -> Shape:
+        """The modes of this shape, then the other as one mode: a leaf stays a leaf."""
+        items = _require_shape(mode)._items
+        return Shape._of((*self._items, items[0] if mode.is_int else items))
+
     def encode(self, coordinate: object) -> int:
         """The ordinal of a coordinate; any nested mode may be given as its own ordinal.
 
@@ -68,6 +82,12 @@ class Shape(NestedInts):
                 f"domain of shape. Pass 0 to {self.size - 1}."
             )
         return _decode(self._items, index)[0]
+
+
+def _require_shape(other: object) -> Shape:
+    if not isinstance(other, Shape):
+        raise TypeError(f"cannot join a Shape with {other!r}: it is no Shape. Pass one.")
+    return other
 
 
 def _encode(items: Level, coordinate: object, whole: Shape) -> int:
