@@ -15,7 +15,14 @@ from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
 
-settings.register_profile("strideweave", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+# A CI run draws the same examples every time; STRIDEWEAVE_EXAMPLES asks for a longer search.
+settings.register_profile(
+    "strideweave",
+    deadline=None,
+    max_examples=int(os.environ.get("STRIDEWEAVE_EXAMPLES", "60")),
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("strideweave")
 
 

@@ -115,7 +115,12 @@ def test_composition_of_any_maps_is_the_composition_of_functions(a: IndexMap, b:
         assert fits
         event(type(composed).__name__)
         check(composed)
-        assert composed.shape == inner.shape
+        if isinstance(outer, Layout) and isinstance(inner, Layout):
+            # A mode that the outer layout splits is a nested one in the result; its size is what counts.
+            assert isinstance(composed, Layout)
+            assert [mode.size for mode in composed] == [mode.size for mode in inner]
+        else:
+            assert composed.shape == inner.shape
         assert indices(composed) == [outer(inner(i)) for i in range(inner.size)]
         if outer.is_identity and not isinstance(outer, Layout):
             assert composed is inner
