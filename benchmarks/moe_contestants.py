@@ -6,7 +6,6 @@ what runs a layer, and a function of its own counters.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +21,7 @@ from torch import Tensor
 from measure import drop_page_cache
 from moe_work import RunLayer, Work, run_expert
 from strideweave import CPU, CheckpointFile, DType, Layout, Piece, TiledEvictable, TileSet
-from strideweave.checkpoint import Checkpoint
+from strideweave.checkpoint import Checkpoint, read_header
 
 try:
     import accelerate
@@ -197,14 +196,7 @@ def accelerate_disk_offload(work: Work, path: Path) -> Iterator[Racer]:
 
 def tensor_places(path: Path) -> dict[str, tuple[int, int]]:
     """Where the bytes of each tensor of a safetensors file begin and end."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    return {
-        name: (8 + length + entry["data_offsets"][0], 8 + length + entry["data_offsets"][1])
-        for name, entry in header.items()
-    }
+    return {name: (entry.offset_nbytes, entry.end_nbytes) for name, entry in read_header(path).entries.items()}
 
 
 CONTESTANTS: dict[str, Callable[[Work, Path], AbstractContextManager[Racer]]] = {

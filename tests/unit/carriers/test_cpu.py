@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from strideweave import CPU, Carrier, DType, FileBacked, TiledEvictable
+from strideweave import CPU, Carrier, DType, FileBacked, Generic, TiledEvictable
 from strideweave.dtype import StorageDType
 from support.scripted_carrier import ScriptedCarrier
 
@@ -92,7 +92,15 @@ def test_cpu_runs_copy_each_stretch() -> None:
     assert carrier._flat().tolist() == [-1.0, 1.0, 2.0, 3.0, -2.0, -3.0, 6.0, 7.0, 8.0, 9.0]
 
 
-@pytest.mark.parametrize("make", [lambda: CPU(3), lambda: FileBacked(size=3), lambda: ScriptedCarrier(torch.zeros(3))])
+MAKERS = {
+    "cpu": lambda: CPU(3),
+    "file_backed": lambda: FileBacked(size=3),
+    "generic": lambda: Generic([0.0, 0.0, 0.0], dtype=DType.Float32),
+    "scripted": lambda: ScriptedCarrier(torch.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 class TestEveryCarrier:
     def test_slot_outside_is_refused_and_counts_nothing(self, make) -> None:  # type: ignore[no-untyped-def]
         carrier: Carrier = make()

@@ -135,33 +135,6 @@ def test_generic_runs_copy_each_stretch() -> None:
     assert values_of(carrier) == [-1.0, 1.0, 2.0, 3.0, -2.0, -3.0, 6.0, 7.0, 8.0, 9.0]
 
 
-def test_generic_slot_outside_is_refused_and_counts_nothing() -> None:
-    carrier = Generic([1, 2, 3], dtype=DType.Float32)
-    for index in (-1, 3, 10**12):
-        with pytest.raises(IndexError, match="out of range"):
-            carrier[index]
-        with pytest.raises(IndexError, match="out of range"):
-            carrier[index] = 1.0
-    for wrong in (1.0, True, None, slice(0, 1)):
-        with pytest.raises(TypeError, match="must be an integer"):
-            carrier[wrong]  # type: ignore[index]
-    assert carrier.version == 0
-
-
-def test_generic_owner_keeps_everyone_else_out() -> None:
-    carrier = Generic([0.0], dtype=DType.Float32)
-    token = carrier._claim_ownership()
-    assert carrier.is_owned()
-    assert not carrier.is_mutable()
-    for request in (lambda: operator.setitem(carrier, 0, 1.0), carrier.release, carrier._claim_ownership):  # type: ignore[misc, arg-type]
-        with pytest.raises(RuntimeError, match="owned"):
-            request()
-    assert carrier[0] == 0.0
-    carrier._relinquish_ownership(token)
-    carrier[0] = 1.0
-    assert carrier[0] == 1.0
-
-
 def test_generic_immutable_refuses_writes() -> None:
     carrier = Generic([1], mutable=False, dtype=DType.Int8)
     with pytest.raises(RuntimeError, match="Carrier is not mutable"):

@@ -66,13 +66,10 @@ class ExpertStore:
     def views(self, layer: int, experts: list[int]) -> Generator[tuple[int, dict[str, torch.Tensor]], None, None]:
         """Each expert once with its matrices, valid until the next: those in memory first, the others as they land."""
         tiles = TileSet([(layer, expert, 0) for expert in experts])
-        if self._routes is not None:
-            # The stream uses what is there before what has to come; this is that order.
-            resident = [e for e in experts if self.carrier.tile_state((layer, e, 0)).location == "primary"]
-            absent = [e for e in experts if e not in resident]
-            self._routes.append(tuple((layer, e) for e in (*resident, *absent)))
+        used: list[tuple[int, int]] = []
         with self.carrier.stream(tiles) as stream:
             for (_, expert, _), view in stream:
+                used.append((layer, expert))
                 flat = view.view(-1)
                 yield (
                     expert,
@@ -83,6 +80,8 @@ class ExpertStore:
                         for part in self.parts
                     },
                 )
+        if self._routes is not None:
+            self._routes.append(tuple(used))
 
     def close(self) -> None:
         """Let go of the memory and the files; again is harmless. Errors: RuntimeError while the model is running."""
