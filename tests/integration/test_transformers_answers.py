@@ -39,6 +39,9 @@ def test_experts_that_are_there_first_do_not_change_the_sum(family: Family, firs
     with model.strideweave.record_routes() as routes, torch.no_grad():
         assert torch.equal(model(family.ids).logits, family.logits)
     assert any(list(route) != sorted(route) for route in routes), "experts were used out of order"
+    there = {(layer, expert) for layer, expert, _ in resident}
+    for route in routes:
+        assert list(route) == sorted(route, key=lambda tile: (tile not in there, tile))
     model.strideweave.close()
 
 
