@@ -55,7 +55,7 @@ class ScriptedCarrier(Carrier):
         dtype: StorageDType = DType.Float32,
         mutable: bool = True,
     ) -> None:
-        super().__init__(dtype if values is None else DType.from_torch(values.dtype), mutable=mutable)
+        super().__init__(dtype=dtype if values is None else DType.from_torch(values.dtype), mutable=mutable)
         self.storage = torch.empty(0, dtype=self._dtype.torch_dtype) if values is None else values.clone()
         self.reads = 0
         self.writes = 0

@@ -29,7 +29,7 @@ class Carrier(ABC):
 
     accepted_dtypes: ClassVar[tuple[StorageDType, ...]] = DType.registered()
 
-    def __init__(self, dtype: StorageDType, *, mutable: bool) -> None:
+    def __init__(self, *, dtype: StorageDType, mutable: bool = True) -> None:
         self._dtype = validate_storage_dtype(dtype, carrier=type(self).__name__, accepted=self.accepted_dtypes)
         self._mutable = bool(mutable)
         self._released = False

@@ -38,7 +38,7 @@ class CheckpointFile(Carrier):
     """
 
     def __init__(self, pieces: Iterable[Piece], *, dtype: StorageDType) -> None:
-        super().__init__(dtype, mutable=False)
+        super().__init__(dtype=dtype, mutable=False)
         self._pieces: tuple[Piece, ...] = tuple(pieces)
         for piece in self._pieces:
             if piece.nbytes % dtype.itemsize:

@@ -35,7 +35,7 @@ class CPU(Carrier):
         dtype: StorageDType = DType.Float32,
         empty: bool = False,
     ) -> None:
-        super().__init__(dtype, mutable=mutable)
+        super().__init__(dtype=dtype, mutable=mutable)
         require_size(size, what="a CPU carrier")
         make = torch.empty if empty else torch.zeros
         self._keep_alive: object = None

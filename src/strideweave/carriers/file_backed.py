@@ -41,7 +41,7 @@ class FileBacked(Carrier):
         mutable: bool = True,
         offset_nbytes: int = 0,
     ) -> None:
-        super().__init__(dtype, mutable=mutable)
+        super().__init__(dtype=dtype, mutable=mutable)
         self._size = require_size(size, what="a FileBacked carrier")
         self._offset_nbytes = require_size(offset_nbytes, what="a FileBacked carrier at an offset")
         if filename is not None and os.path.lexists(filename):
@@ -86,7 +86,7 @@ class FileBacked(Carrier):
                 "that fit."
             )
         carrier = cls.__new__(cls)
-        Carrier.__init__(carrier, dtype, mutable=mutable)
+        Carrier.__init__(carrier, dtype=dtype, mutable=mutable)
         carrier._file = WritableFile(path)
         carrier._size = chosen
         carrier._offset_nbytes = offset_nbytes

@@ -27,7 +27,7 @@ class Generic(Carrier):
     """
 
     def __init__(self, values: Iterable[Scalar | None], *, mutable: bool = True, dtype: StorageDType) -> None:
-        super().__init__(dtype, mutable=mutable)
+        super().__init__(dtype=dtype, mutable=mutable)
         if not isinstance(values, Iterable):
             raise TypeError(
                 f"cannot make a Generic carrier of {values!r}: it takes one value for each slot. Pass a list."

@@ -144,7 +144,10 @@ class Tensor:
         call instead.
         """
         leaves = self.layout.leaves()
-        return torch.as_strided(self.carrier._flat(), [n for n, _ in leaves], [d for _, d in leaves], self.offset)
+        flat = self.carrier._flat()
+        # as_strided counts from the beginning of the storage, which a wrapped slice does not begin at.
+        origin = int(flat.storage_offset()) + self.offset
+        return torch.as_strided(flat, [n for n, _ in leaves], [d for _, d in leaves], origin)
 
     def materialize(self) -> Tensor:
         """A dense copy on an ordinary in-memory carrier, whatever the values live on; asked for, never silent.

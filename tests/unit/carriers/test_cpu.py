@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from strideweave import CPU, Carrier, DType, FileBacked, Generic, TiledEvictable
+from strideweave import CPU, Carrier, DType, FileBacked, Generic, Layout, Tensor, TiledEvictable, TileSelection
 from strideweave.dtype import StorageDType
 from support.scripted_carrier import ScriptedCarrier
 
@@ -202,3 +202,12 @@ def test_tiled_carrier_has_no_runs(request_name: str) -> None:
     with pytest.raises(NotImplementedError, match="TiledEvictable"):
         getattr(tiled, request_name)([(0, torch.empty(1))])
     tiled.release()
+
+
+def test_wrapped_slice_is_seen_from_its_own_beginning() -> None:
+    storage = torch.arange(10.0)
+    carrier = CPU.wrap(storage[3:])
+    assert Tensor(carrier, 1, Layout.row_major(2, 2)).torch().tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    tiled = TiledEvictable(carrier, FileBacked(), (1, 1), (7, 1))
+    whole = Tensor(tiled, 0, Layout.column_major(7, 1))
+    assert tiled.project(whole, TileSelection([[0], [0]])).wait().torch().flatten().tolist() == list(range(3, 10))

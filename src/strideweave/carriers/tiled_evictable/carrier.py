@@ -75,7 +75,7 @@ class TiledEvictable(Carrier):
         construction.require_extents(primary, secondary, geometry)
         capacity = construction.capacity_of(budget, primary, geometry)
         construction.require_policy(residency_policy)
-        super().__init__(dtype, mutable=primary.is_mutable())
+        super().__init__(dtype=dtype, mutable=primary.is_mutable())
         self._primary = primary
         self._secondary = secondary
         self._geometry = geometry

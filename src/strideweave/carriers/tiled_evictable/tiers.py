@@ -88,6 +88,7 @@ class InPlaceTier:
         self.capacity = geometry.tiles
         self._geometry = geometry
         self._flat = carrier._flat()
+        self._origin = int(self._flat.storage_offset())
         self._taken: set[int] = set()
 
     @property
@@ -106,7 +107,7 @@ class InPlaceTier:
 
     def view(self, slot: int, box: TileBox) -> torch.Tensor:
         """The tile where it lies, one dim per leaf of the box."""
-        return self._flat.as_strided(box.extents, box.slots, self._geometry.base(slot))
+        return self._flat.as_strided(box.extents, box.slots, self._origin + self._geometry.base(slot))
 
     def packed(self, slot: int) -> torch.Tensor | None:
         """The tile as one run, when it is contiguous."""
