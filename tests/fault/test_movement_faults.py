@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from strideweave import CPU, Carrier, FileBacked, Layout, Tensor
+from strideweave.carriers import move as movement
+from strideweave.carriers import routes
 from strideweave.carriers.carrier import Run
 from strideweave.carriers.file_backed import read_all
+from strideweave.carriers.move import move, move_async
 from strideweave.io import StorageError
-from strideweave.tensor import move, move_async, movement
 from support.scripted_carrier import PATIENCE_S, ScriptedCarrier
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
@@ -26,7 +28,7 @@ LAYOUT = Layout.row_major(2, 5)
 
 @pytest.fixture(autouse=True)
 def runs_of_four_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(movement, "RUN_NBYTES", 16)  # ten values are three runs: 4, 4 and 2
+    monkeypatch.setattr(routes, "RUN_NBYTES", 16)  # ten values are three runs: 4, 4 and 2
 
 
 def failure(tensor: Tensor, destination: Carrier) -> BaseException:

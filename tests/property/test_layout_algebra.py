@@ -35,38 +35,8 @@ from strideweave.layout import (
     zipped_divide,
 )
 from strideweave.layout.nested import flat, refill
-
-_MOST = 3000
-
-
-@st.composite
-def shapes(draw: st.DrawFn, most: int = _MOST, least_rank: int = 0) -> Shape:
-    """Hierarchical shapes of rank up to 4."""
-    leaf = st.integers(1, 8)
-    tree = st.recursive(leaf, lambda inner: st.lists(inner, min_size=1, max_size=3).map(tuple), max_leaves=4)
-    shape = Shape(tuple(draw(st.lists(tree, min_size=least_rank, max_size=4))))
-    assume(shape.size <= most)
-    return shape
-
-
-@st.composite
-def layouts(draw: st.DrawFn, most: int = _MOST) -> Layout:
-    """Layouts of any strides, overlapping ones too."""
-    shape = draw(shapes(most))
-    strides = [draw(st.integers(0, 40)) for _ in shape.leaves()]
-    return Layout(shape, Stride(refill(shape._items, iter(strides))))
-
-
-@st.composite
-def dense(draw: st.DrawFn, least_rank: int = 0) -> Layout:
-    """Bijections onto 0 .. size - 1: the leaves in any order of strides."""
-    shape = draw(shapes(least_rank=least_rank))
-    extents = shape.leaves()
-    strides, step = [0] * len(extents), 1
-    for k in draw(st.permutations(range(len(extents)))):
-        strides[k] = step
-        step *= extents[k]
-    return Layout(shape, Stride(refill(shape._items, iter(strides))))
+from strideweave.testing.strategies import MOST, layouts, shapes
+from strideweave.testing.strategies import dense_layouts as dense
 
 
 def divisors(n: int) -> list[int]:
@@ -174,7 +144,7 @@ def is_some_layout(reached: list[int]) -> bool:
     return False
 
 
-@given(st.integers(1, _MOST), st.data())
+@given(st.integers(1, MOST), st.data())
 def test_complement_covers_every_index_once_in_ascending_order(cotarget: int, data: st.DataObject) -> None:
     a = data.draw(tiles_of(cotarget))
     rest = complement(a, cotarget)
@@ -339,7 +309,7 @@ def test_choose_and_modout_take_the_ordinals_they_say_or_are_refused(a: Layout, 
 def test_broadcast_to_repeats_every_index_over_the_widened_leaves(a: Layout, data: st.DataObject) -> None:
     extents = [n if n > 1 else data.draw(st.integers(1, 5)) for n in a.shape.leaves()]
     target = Shape(refill(a.shape._items, iter(extents)))
-    assume(target.size <= _MOST)
+    assume(target.size <= MOST)
     wide = broadcast_to(a, target)
     assert wide.shape == target
     for i in range(wide.size):

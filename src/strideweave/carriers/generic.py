@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import final
 
-import numpy as np
 import torch
 
-from strideweave.carriers.carrier import Carrier, Run, Scalar, require_size
+from strideweave.carriers.carrier import Carrier, Run, Scalar, require_size, rounded, slot_value
 from strideweave.dtype import StorageDType
 
 
@@ -83,21 +82,4 @@ class Generic(Carrier):
 
 def _normalised(value: object, dtype: StorageDType) -> Scalar:
     """The value that a slot of `dtype` holds when `value` is put there."""
-    plain = value.item() if isinstance(value, np.generic | torch.Tensor) and value.ndim == 0 else value
-    if not isinstance(plain, int | float):
-        raise TypeError(f"cannot store {value!r} as {dtype.name}: a value must be a real number. Pass a number.")
-    if dtype.is_floating:
-        rounded: float = torch.tensor(float(plain), dtype=torch.float64).to(dtype.torch_dtype).item()
-        return rounded
-    if dtype.torch_dtype == torch.bool:
-        if plain not in (0, 1):
-            raise ValueError(f"cannot store {value!r} as Bool: it holds False and True, nothing else. Pass a bool.")
-        return bool(plain)
-    if isinstance(plain, float) and not plain.is_integer():
-        raise ValueError(f"cannot store {value!r} as {dtype.name}: it holds whole numbers only. Round it first.")
-    whole, limits = int(plain), torch.iinfo(dtype.torch_dtype)
-    if not limits.min <= whole <= limits.max:
-        raise OverflowError(
-            f"cannot store {value!r} as {dtype.name}: it holds {limits.min} to {limits.max}. Choose a wider dtype."
-        )
-    return whole
+    return rounded(slot_value(value, dtype), dtype)

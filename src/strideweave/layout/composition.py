@@ -37,22 +37,25 @@ def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
     return out
 
 
-def compose_layouts(outer: Layout, inner: Layout) -> Layout:
-    """The layout over `inner`'s coordinates that reaches what `outer` reaches at the ordinals of `inner`."""
-    if inner.cosize > outer.size:
+def compose_layouts(outer: Layout, inner: Layout, origin: int = 0) -> Layout:
+    """The layout over `inner`'s coordinates that reaches what `outer` reaches at the ordinals of `inner`.
+
+    With an `origin` it is what `outer` reaches at `origin` plus those ordinals, less what it reaches at `origin`.
+    """
+    if origin + inner.cosize > outer.size:
         raise ValueError(
-            f"cannot compose {outer} with {inner}: it reaches ordinal {inner.cosize - 1}, and {outer} has "
+            f"cannot compose {outer} with {inner}: it reaches ordinal {origin + inner.cosize - 1}, and {outer} has "
             f"{outer.size}. The inner codomain exceeds the outer domain. Use a tile that reaches "
             f"{outer.size - 1} at most."
         )
     modes = merged(outer.leaves())
-    room = [n - 1 for n, _ in modes]
+    room = _room(modes, origin)
     extents: list[int | Level] = []
     strides: list[int | Level] = []
     for place, (s, e) in enumerate(inner.leaves()):
         pieces = _pieces(modes, s, e)
         if pieces is None or not _take(room, pieces):
-            raise ValueError(_refusal(outer, inner, place))
+            raise ValueError(_refusal(outer, inner, place, origin))
         if len(pieces) == 1:
             extents.append(pieces[0][0])
             strides.append(pieces[0][1])
@@ -61,6 +64,15 @@ def compose_layouts(outer: Layout, inner: Layout) -> Layout:
             strides.append(tuple(d for _, d, _ in pieces))
     made = type(outer)._of
     return made(refill(inner.shape._items, iter(extents)), refill(inner.shape._items, iter(strides)))
+
+
+def _room(modes: Sequence[Leaf], origin: int) -> list[int]:
+    """How far every digit of `origin` can still grow."""
+    room: list[int] = []
+    for n, _ in modes:
+        origin, digit = divmod(origin, n)
+        room.append(n - 1 - digit)
+    return room
 
 
 def _pieces(modes: Sequence[Leaf], s: int, e: int) -> list[Piece] | None:
@@ -107,9 +119,9 @@ def _take(room: list[int], pieces: Iterable[Piece]) -> bool:
     return True
 
 
-def _refusal(outer: Layout, inner: Layout, place: int) -> str:
+def _refusal(outer: Layout, inner: Layout, place: int, origin: int) -> str:
     s, e = inner.leaves()[place]
-    tile = _nearest_tile(outer, inner)
+    tile = _nearest_tile(outer, inner, origin)
     return (
         f"cannot compose {outer} with {inner}: leaf {s}:{e} of the tile does not end where a mode of "
         f"{outer} does. Only a tile of whole modes, or of equal parts of one, is a layout. The nearest "
@@ -117,10 +129,10 @@ def _refusal(outer: Layout, inner: Layout, place: int) -> str:
     )
 
 
-def _nearest_tile(outer: Layout, inner: Layout) -> Layout:
+def _nearest_tile(outer: Layout, inner: Layout, origin: int) -> Layout:
     """The tile of the same tree and strides that composes, each leaf as near as those before it allow."""
     modes = merged(outer.leaves())
-    room = [n - 1 for n, _ in modes]
+    room = _room(modes, origin)
     extents: list[int] = []
     for s, e in inner.leaves():
         # A single run that fits always composes; it is extent 1 where there is no room at all.

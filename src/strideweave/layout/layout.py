@@ -8,7 +8,7 @@ from typing import SupportsIndex, overload
 from strideweave.layout import injectivity
 from strideweave.layout.composition import merged
 from strideweave.layout.index_map import IndexMap
-from strideweave.layout.nested import Level, flat, pick, same_tree
+from strideweave.layout.nested import Level, flat, pick, put, same_tree
 from strideweave.layout.shape import Shape
 from strideweave.layout.stride import Stride
 from strideweave.layout.tree import Node, Tree
@@ -28,11 +28,12 @@ class Layout(IndexMap):
     (2,3):(1,4)
     """
 
-    __slots__ = ("_leaves", "_shape", "_stride")
+    __slots__ = ("_hash", "_leaves", "_shape", "_stride")
 
     _shape: Shape
     _stride: Stride
     _leaves: tuple[tuple[int, int], ...]
+    _hash: int  # set by the first hash
 
     def __init__(self, shape: Shape, stride: Stride) -> None:
         if not isinstance(shape, Shape) or not isinstance(stride, Stride):
@@ -53,9 +54,10 @@ class Layout(IndexMap):
     def _of(cls, extents: Level, strides: Level) -> Layout:
         """The layout over two levels known to be good and alike."""
         made = cls.__new__(cls)
-        object.__setattr__(made, "_shape", Shape._of(extents))
-        object.__setattr__(made, "_stride", Stride._of(strides))
-        object.__setattr__(made, "_leaves", tuple(zip(flat(extents), flat(strides), strict=True)))
+        put(made, "_shape", Shape._of(extents))
+        put(made, "_stride", Stride._of(strides))
+        # Not strict: they are alike, and every result of the algebra is made here.
+        put(made, "_leaves", tuple(zip(flat(extents), flat(strides))))  # noqa: B905
         return made
 
     # -- making one ------------------------------------------------------------------------------------------
@@ -359,10 +361,18 @@ class Layout(IndexMap):
     # -- value -----------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self._shape == other._shape and self._stride == other._stride
+        if self is other:
+            return True
+        if not isinstance(other, Layout):
+            return False
+        return self._shape._items == other._shape._items and self._stride._items == other._stride._items
 
     def __hash__(self) -> int:
-        return hash((self._shape, self._stride))
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self._shape._items, self._stride._items)))
+            return self._hash
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"cannot set {name!r} of {self}: a Layout is immutable. Make a new one.")

@@ -10,15 +10,20 @@ Level: TypeAlias = "tuple[int | Level, ...]"
 """The modes of one level, first mode first: an int for a leaf, a Level for a nested mode."""
 
 
+put = object.__setattr__
+"""How the fields of an immutable value are set once, by those who make it."""
+
+
 class NestedInts:
     """An immutable tree of integers; `len`, indexing and iteration see its top-level modes.
 
     One iterable argument stands for its items, so `Shape([2, [3, 4]]) == Shape(2, [3, 4])`.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("_hash", "_items")
 
     _items: Level
+    _hash: int  # set by the first hash: a value is the key of caches, and hashed far more often than made
     _least: ClassVar[int]
     _rule: ClassVar[str]
 
@@ -32,7 +37,7 @@ class NestedInts:
     def _of(cls, items: Level) -> Self:
         """The tree over items that are known to be good: nothing is checked again."""
         made = cls.__new__(cls)
-        object.__setattr__(made, "_items", items)
+        put(made, "_items", items)
         return made
 
     @property
@@ -73,10 +78,14 @@ class NestedInts:
         return (self[k] for k in range(len(self._items)))
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._items == other._items
+        return self is other or (type(self) is type(other) and self._items == other._items)
 
     def __hash__(self) -> int:
-        return hash((type(self), self._items))
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((type(self), self._items)))
+            return self._hash
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"cannot set {name!r} of {self!r}: a {type(self).__name__} is immutable. Make a new one.")
@@ -107,6 +116,11 @@ class NestedInts:
 
 def flat(items: Level) -> tuple[int, ...]:
     """The leaves of a level, first mode first."""
+    for item in items:
+        if type(item) is tuple:
+            break
+    else:
+        return items  # type: ignore[return-value]  # what is no level is a leaf
     out: list[int] = []
     for item in items:
         if type(item) is tuple:

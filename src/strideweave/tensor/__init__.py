@@ -1,6 +1,6 @@
-"""Tensors over carriers, their movement, and their bridge to torch."""
+"""Tensors over carriers, the views of them, and their bridges to torch, numpy and DLPack."""
 
-from strideweave.tensor.movement import move, move_async
-from strideweave.tensor.tensor import Tensor, from_torch
+from strideweave.tensor.bridges import from_dlpack, from_numpy, from_torch
+from strideweave.tensor.tensor import Tensor
 
-__all__ = ["Tensor", "from_torch", "move", "move_async"]
+__all__ = ["Tensor", "from_dlpack", "from_numpy", "from_torch"]

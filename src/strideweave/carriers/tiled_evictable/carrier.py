@@ -8,7 +8,7 @@ from typing import NoReturn, final
 
 import torch
 
-from strideweave.carriers.carrier import Carrier, Run, Scalar
+from strideweave.carriers.carrier import Carrier, Run, Scalar, slot_value
 from strideweave.carriers.tiled_evictable import construction, transitions
 from strideweave.carriers.tiled_evictable.budget import format_nbytes
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
@@ -407,6 +407,7 @@ class TiledEvictable(Carrier):
         ordinal, place = self._geometry.locate(self._slot(index))
         engine = self._engine
         tile = engine.tiles[ordinal]
+        number = slot_value(value, self._dtype)
         coordinate = self._geometry.coordinate(ordinal)
         with engine.guard:
             engine.await_write_back([tile])
@@ -424,7 +425,7 @@ class TiledEvictable(Carrier):
             use.view(tile)
             with engine.guard:
                 assert tile.slot is not None
-                engine.element(tile.slot, place).fill_(value)
+                engine.element(tile.slot, place).fill_(number)
                 tile.dirty = True
                 tile.implicit = False
                 self._version += 1
@@ -455,6 +456,9 @@ class TiledEvictable(Carrier):
 
     def _is_dependent(self) -> bool:
         return True
+
+    def _allows_views(self) -> bool:
+        return False
 
     # -- making others -----------------------------------------------------------------------------------------------
 

@@ -3,18 +3,73 @@
 from __future__ import annotations
 
 import weakref
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, final
 
 import torch
 
 from strideweave.carriers.carrier import Carrier
-from strideweave.carriers.handle import AwaitMove
+from strideweave.carriers.definition import is_defined
+from strideweave.carriers.extension import (
+    PreparedTransfer,
+    TransferRequest,
+    Unsupported,
+    elementwise_fallback,
+    require_completion,
+    transfer_route,
+)
+from strideweave.carriers.handle import AwaitMove, AwaitResult
+from strideweave.carriers.routes import (
+    BlockDeviceToCpu,
+    CpuToBlockDevice,
+    CpuToFileBacked,
+    ElementwiseMoveOperation,
+    FileBackedToCpu,
+    MoveOperation,
+    dispatch_move,
+    register_move_operation,
+    registered_move_operation,
+    route_name,
+    unregister_move_operation,
+)
 from strideweave.io import Priority, default_lanes
 from strideweave.layout import Layout
+from strideweave.operation import observing
+from strideweave.operation.call import (
+    BoundOperationCall,
+    ProviderContractError,
+    ResolvedInvocation,
+    ResultSpec,
+    VJPContext,
+)
+from strideweave.operation.definition import define
+from strideweave.operation.node import Operation
+from strideweave.operation.observing import Observation
+from strideweave.operation.plan import Accumulation, Arithmetic, OperandPlan, OperandRole, OperationPlan
+from strideweave.operation.schema import OperandKind, OperandSpec, OperationSchema
+from strideweave.operation.views import COPY
+from strideweave.tensor.grad_mode import mode
 from strideweave.tensor.tensor import Tensor
 
-RUN_NBYTES = 4 * 2**20
-"""How much one read or write of a move asks for. Units: bytes."""
+__all__ = [
+    "AwaitMove",
+    "AwaitResult",
+    "BlockDeviceToCpu",
+    "CpuToBlockDevice",
+    "CpuToFileBacked",
+    "ElementwiseMoveOperation",
+    "FileBackedToCpu",
+    "MoveOperation",
+    "dispatch_move",
+    "move",
+    "move_async",
+    "register_move_operation",
+    "registered_move_operation",
+    "unregister_move_operation",
+]
+
+Route: TypeAlias = "Callable[[Tensor, Carrier], None]"
+"""Brings the slots that a Tensor's layout spans to the beginning of a carrier that is allocated; runs on a lane."""
 
 
 def move_async(tensor: Tensor, destination: Carrier) -> AwaitMove[Tensor]:
@@ -32,15 +87,28 @@ def move_async(tensor: Tensor, destination: Carrier) -> AwaitMove[Tensor]:
 
     >>> import torch
     >>> from strideweave import FileBacked, from_torch
-    >>> from strideweave.tensor import move_async
+    >>> from strideweave import move_async
     >>> source = from_torch(torch.arange(6.0).reshape(2, 3))
     >>> moved = move_async(source, FileBacked()).wait()
     >>> moved[1, 2], moved.carrier.size(), source.carrier.is_released()
     (5.0, 6, True)
     """
     _require_movable(tensor, destination)
+    route = _route(tensor, destination)
+    _require_room(tensor.layout, destination)
+    if tensor.requires_grad and mode.enabled:
+        _require_reverse(type(tensor.carrier), type(destination))
     handle: AwaitMove[Tensor] = AwaitMove._pending(f"the move of {tensor.layout!r} into {type(destination).__name__}")
-    _Move(tensor, destination, handle).start()
+    if not observing.active:
+        _Move(tensor, destination, handle, route, None).start()
+        return handle
+    observation = observing.Observation("move.submit", type(tensor.carrier), _Move, (tensor,))
+    succeeded = False
+    try:
+        _Move(tensor, destination, handle, route, observation).start()
+        succeeded = True
+    finally:
+        observation.end(succeeded=succeeded)
     return handle
 
 
@@ -49,7 +117,7 @@ def move(tensor: Tensor, destination: Carrier) -> Tensor:
 
     >>> import torch
     >>> from strideweave import CPU, from_torch
-    >>> from strideweave.tensor import move
+    >>> from strideweave import move
     >>> move(from_torch(torch.arange(6.0).reshape(2, 3)), CPU(0)).torch()
     tensor([[0., 1., 2.],
             [3., 4., 5.]])
@@ -103,12 +171,68 @@ def _require_movable(tensor: Tensor, destination: Carrier) -> None:
             f"cannot move on the route ({type(source).__name__}, {type(destination).__name__}): a carrier that is made "
             "of other carriers has no route. Use project() or materialize() first."
         )
-    if destination.size() != 0:
-        _require_room(tensor.layout, destination)
+
+
+def _route(tensor: Tensor, destination: Carrier) -> Route:
+    """How this move goes, by the exact pair of classes. Errors: NotImplementedError that names a pair without one."""
+    source_class, destination_class = type(tensor.carrier), type(destination)
+    if not (is_defined(source_class) or is_defined(destination_class)):
+        return _by_operation(dispatch_move(source_class, destination_class))
+    found = transfer_route(source_class, destination_class)
+    if found is not None:
+        request = TransferRequest(
+            tensor, destination, source_class, destination_class, tensor.dtype(), tensor.layout, tensor.layout.cosize
+        )
+        prepared = found.provider.prepare(request)
+        if isinstance(prepared, PreparedTransfer):
+            return _by_transfer(prepared)
+        reason = prepared.reason if isinstance(prepared, Unsupported) else f"it prepared {type(prepared).__name__}"
+        raise NotImplementedError(
+            f"cannot move on the route {route_name(source_class, destination_class)}: {found.route_id} refuses, "
+            f"{reason}. Move by way of a CPU carrier."
+        )
+    if elementwise_fallback(source_class) and elementwise_fallback(destination_class):
+        return _by_operation(ElementwiseMoveOperation())
+    raise NotImplementedError(
+        f"cannot move on the route {route_name(source_class, destination_class)}: there is no TransferRoute for it, "
+        "and the elementwise fallback is not allowed by both. Define a route, or set elementwise_fallback."
+    )
+
+
+def _require_reverse(source_class: type[Carrier], destination_class: type[Carrier]) -> None:
+    """Nothing, when a gradient finds its way back. Errors: NotImplementedError that names the reverse pair."""
+    if is_defined(source_class) or is_defined(destination_class):
+        if transfer_route(destination_class, source_class) is not None:
+            return
+        if elementwise_fallback(source_class) and elementwise_fallback(destination_class):
+            return
+        raise NotImplementedError(
+            f"cannot move a tensor that requires a gradient: there is no reverse route "
+            f"{route_name(destination_class, source_class)} for it. Define one, or move under no_grad()."
+        )
+    dispatch_move(destination_class, source_class)
+
+
+def _by_operation(operation: MoveOperation) -> Route:
+    def go(tensor: Tensor, destination: Carrier) -> None:
+        operation.copy(tensor.carrier, tensor.offset, destination, tensor.layout.cosize)
+
+    return go
+
+
+def _by_transfer(prepared: PreparedTransfer) -> Route:
+    def go(tensor: Tensor, destination: Carrier) -> None:
+        outcome = require_completion(prepared.submit(), what="the move").wait()
+        if outcome is not None:
+            raise ProviderContractError(
+                f"cannot finish the move: its completion gave {outcome!r}. A transfer completes with None. Mend it."
+            )
+
+    return go
 
 
 def _require_room(layout: Layout, destination: Carrier) -> None:
-    if destination.size() < layout.cosize:
+    if destination.size() != 0 and destination.size() < layout.cosize:
         raise ValueError(
             f"cannot move {layout!r} into {destination!r}: it is too small, since the Layout spans {layout.cosize} "
             "slots. Pass an empty carrier or one of that size."
@@ -122,8 +246,19 @@ class _Move:
     It does not keep the handle alive, so that a dropped one is collected while the move goes on.
     """
 
-    def __init__(self, tensor: Tensor, destination: Carrier, handle: AwaitMove[Tensor]) -> None:
+    def __init__(
+        self,
+        tensor: Tensor,
+        destination: Carrier,
+        handle: AwaitMove[Tensor],
+        route: Route,
+        observation: Observation | None,
+    ) -> None:
         self._handle = weakref.ref(handle)
+        self._route = route
+        self._observation = observation
+        self._tensor = tensor
+        self._records = tensor.requires_grad and mode.enabled
         self._source = tensor.carrier
         self._offset = tensor.offset
         self._layout = tensor.layout
@@ -144,11 +279,16 @@ class _Move:
             self._end_in_failure(error)
 
     def _run(self) -> None:
+        completion = self._observation.completing() if self._observation is not None else None
         try:
             moved = self._carry_over()
         except BaseException as error:
+            if completion is not None:
+                completion.end(succeeded=False)
             self._end_in_failure(error)
             return
+        if completion is not None:
+            completion.end(succeeded=True)
         self._give_back()
         handle = self._handle()
         if handle is not None:
@@ -160,17 +300,20 @@ class _Move:
         self._was_empty = destination.size() == 0
         if self._was_empty:
             destination._allocate(count)
-        _require_room(self._layout, destination)
+        else:
+            _require_room(self._layout, destination)
         destination._version += 1  # before the first value changes: a copy that fails midway has changed some
         # Carriers made under inference mode take writes only under it, and a lane does not inherit it.
         with torch.inference_mode():
-            _copy(source, self._offset, destination, count)
+            self._route(self._tensor, destination)
         if source.version != self._source_version:
             raise RuntimeError(
                 f"cannot finish the move of {source!r}: its version was {self._source_version} at the beginning and is "
                 f"{source.version}. The values of a carrier must not change while they move. Move it again."
             )
         moved = Tensor(destination, 0, self._layout)
+        if self._records:
+            _record(self._tensor, moved)
         source._released = True  # release() is for outsiders: it refuses an owned carrier
         try:
             source._free()
@@ -194,29 +337,36 @@ class _Move:
         self._destination._relinquish_ownership(self._destination_token)
 
 
-def _copy(source: Carrier, offset: int, destination: Carrier, count: int) -> None:
-    """The first `count` slots of `destination` hold those of `source` from `offset` on."""
-    origin = source._flat()[offset : offset + count] if source._is_in_memory() else None
-    target = destination._flat()[:count] if destination._is_in_memory() else None
-    if origin is not None and target is not None:
-        target.copy_(origin)
-        return
-    itemsize = source.dtype().itemsize
-    step = min(count, max(1, RUN_NBYTES // itemsize))
-    memory = origin if origin is not None else target
-    bounce = torch.empty(step if memory is None else 0, dtype=source.dtype().torch_dtype)
-    for begin in range(0, count, step):
-        length = min(step, count - begin)
-        run = bounce[:length] if memory is None else memory[begin : begin + length]
-        if origin is None:
-            _require_all(source._read_runs([(offset + begin, run)]), length * itemsize, "read", source)
-        if target is None:
-            _require_all(destination._write_runs([(begin, run)]), length * itemsize, "wrote", destination)
+# -- the gradient of a move ------------------------------------------------------------------------------------------
 
 
-def _require_all(nbytes: int, expected_nbytes: int, did: str, carrier: Carrier) -> None:
-    if nbytes != expected_nbytes:
-        raise RuntimeError(
-            f"cannot finish the move: {carrier!r} {did} {nbytes} of {expected_nbytes} bytes and raised nothing. A run "
-            "is moved whole or fails. Mend the carrier."
-        )
+def _vjp(context: VJPContext, g: Tensor) -> Sequence[Tensor | None]:
+    """The cotangent, moved back into fresh storage of the source's class by the reverse route."""
+    source: Tensor = context.invocation.operands[0]
+    back = source.carrier.allocate_like(0, dtype=g.dtype())
+    layout = g.layout
+    own = g if layout.is_injective and layout.cosize == layout.size else None
+    carried = own if own is not None else COPY(g)
+    route = _route(carried, back)
+    back._allocate(carried.layout.cosize)
+    route(carried, back)
+    return (Tensor._make(back, 0, carried.layout),)
+
+
+def _resolve(call: BoundOperationCall) -> ResolvedInvocation:
+    (x,) = call.operands
+    own = x.dtype()
+    plan = OperationPlan("move", (OperandPlan(OperandRole.TENSOR, own),), Arithmetic.NONE, Accumulation.NONE, None, own)
+    return ResolvedInvocation(call, plan, (ResultSpec(own, x.shape, x.layout),))
+
+
+_MOVE = define(
+    "move", OperationSchema([OperandSpec("x", OperandKind.TENSOR, differentiable=True)]), _resolve, None, _vjp
+)
+
+
+def _record(tensor: Tensor, moved: Tensor) -> None:
+    invocation = _MOVE.resolve_call(tensor)
+    operation = Operation(_MOVE, tensor.carrier_type())
+    operation._record(invocation, (moved,), (True,))
+    moved.autograd_ctx = operation

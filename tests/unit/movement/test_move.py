@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strideweave import CPU, Carrier, CheckpointFile, DType, FileBacked, Layout, Shape, Stride, Tensor, TiledEvictable
-from strideweave.carriers import AwaitMove, AwaitResult, Generic, Piece
+from strideweave.carriers import AwaitMove, AwaitResult, Generic, Piece, routes
 from strideweave.carriers.carrier import Run
 from strideweave.carriers.file_backed import read_all
+from strideweave.carriers.move import move, move_async
 from strideweave.dtype import StorageDType
 from strideweave.io import SourceFile
-from strideweave.tensor import from_torch, move, move_async, movement
+from strideweave.tensor import from_torch
 from support.scripted_carrier import PATIENCE_S, ScriptedCarrier
 
 Make = Callable[[torch.Tensor], Carrier]
@@ -70,7 +71,7 @@ def strided(flat: torch.Tensor, layout: Layout, offset: int = 0) -> torch.Tensor
 def test_move_carries_the_values_of_the_layout(
     out_of: str, into: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(movement, "RUN_NBYTES", 12)  # three values a run, so that there are many and a shorter last one
+    monkeypatch.setattr(routes, "RUN_NBYTES", 12)  # three values a run, so that there are many and a shorter last one
     values = torch.randn(3 + layout.cosize + 2)
     source, destination = KINDS[out_of](values), KINDS[into](torch.empty(0))
     moved = move(Tensor(source, 3, layout), destination)
@@ -109,7 +110,7 @@ def test_move_through_files_and_memory_keeps_raw_bits(raw: bytes, run_nbytes: in
     values = torch.frombuffer(bytearray(raw[: len(raw) // 4 * 4]), dtype=torch.float32)
     expected = bits(values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(movement, "RUN_NBYTES", run_nbytes)  # fewer bytes than a value has still move one
+        patch.setattr(routes, "RUN_NBYTES", run_nbytes)  # fewer bytes than a value has still move one
         tensor = from_torch(values)
         for destination in (FileBacked(), FileBacked(), CPU(0), CPU(0)):
             tensor = move(tensor, destination)
@@ -170,7 +171,7 @@ class Watched(ScriptedCarrier):
 
 
 def test_move_reads_and_writes_torch_memory_straight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(movement, "RUN_NBYTES", 8)
+    monkeypatch.setattr(routes, "RUN_NBYTES", 8)
     source, memory = Watched(torch.arange(4.0)), CPU(4)
     middle = move(Tensor(source, 0, Layout.row_major(4)), memory)
     assert source.addresses == [memory.pointer(), memory.pointer() + 8]
@@ -180,7 +181,7 @@ def test_move_reads_and_writes_torch_memory_straight(monkeypatch: pytest.MonkeyP
 
 
 def test_move_from_file_to_file_has_one_bounce_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(movement, "RUN_NBYTES", 8)
+    monkeypatch.setattr(routes, "RUN_NBYTES", 8)
     source, destination = Watched(torch.arange(6.0)), Watched(torch.empty(0))
     move(Tensor(source, 0, Layout.row_major(6)), destination)
     assert source.addresses == destination.addresses

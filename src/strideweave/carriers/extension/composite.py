@@ -1,0 +1,51 @@
+"""Composites: operations on carriers that are made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from strideweave.carriers.carrier import Carrier
+from strideweave.carriers.extension.providers import PreparedComposite, Unsupported, require_callable
+from strideweave.carriers.operation_capability import OperationCapability
+from strideweave.operation.call import ResolvedInvocation
+
+PrepareComposite: TypeAlias = Callable[[ResolvedInvocation], PreparedComposite | Unsupported]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CompositeProvider:
+    """How carriers of a dependent class compute.
+
+    `capabilities(carrier)` gives what one carrier can run; it is asked once, when the carrier is made.
+    `result_carriers(invocation)` gives the exact carrier class of every result. `prepare(invocation)` checks every
+    operand and returns a PreparedComposite, or Unsupported with the reason; it changes nothing.
+
+    Errors: TypeError ("must be callable").
+    """
+
+    capabilities: Callable[[Any], Iterable[OperationCapability]]
+    """What one carrier can run."""
+    result_carriers: Callable[[ResolvedInvocation], Sequence[type[Carrier]]]
+    """The class of every result."""
+    prepare: PrepareComposite
+    """From a call to prepared work."""
+
+    def __post_init__(self) -> None:
+        for name in ("capabilities", "result_carriers", "prepare"):
+            require_callable(self, name)
+
+
+_composites: dict[type, CompositeProvider] = {}
+
+
+def add_composite(cls: type[Carrier], composite: CompositeProvider) -> None:
+    """The class computes like this. Whoever calls this has checked it, under `definition.lock`."""
+    _composites[cls] = composite
+
+
+def composite_of(cls: type[Carrier]) -> CompositeProvider | None:
+    """How exactly this class computes; None when it was not defined so."""
+    return _composites.get(cls)

@@ -1,0 +1,169 @@
+"""Routes: how the slots of one carrier class reach another, chosen by the exact pair of classes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar, final
+
+import torch
+
+from strideweave.carriers.block_device import BlockDeviceCarrier
+from strideweave.carriers.carrier import Carrier
+from strideweave.carriers.cpu import CPU
+from strideweave.carriers.file_backed import FileBacked
+from strideweave.carriers.torch_storage import TorchStorage
+
+RUN_NBYTES = 4 * 2**20
+"""How much one read or write of a move asks for. Units: bytes."""
+
+
+class MoveOperation(ABC):
+    """How slots are copied from one carrier class to another; stateless, one instance for each pair.
+
+    Subclass it and register an instance to give a pair of definition-free classes a route of its own.
+    """
+
+    @abstractmethod
+    def copy(self, source: Carrier, offset: int, destination: Carrier, count: int) -> None:
+        """The first `count` slots of `destination` hold those of `source` from `offset` on. Runs on a lane."""
+
+
+class RunMoveOperation(MoveOperation):
+    """Whole runs at the speed of memory or disk: between shipped carriers, no slot is touched one by one."""
+
+    def copy(self, source: Carrier, offset: int, destination: Carrier, count: int) -> None:
+        """As `MoveOperation.copy`."""
+        origin = source._flat()[offset : offset + count] if isinstance(source, TorchStorage) else None
+        target = destination._flat()[:count] if isinstance(destination, TorchStorage) else None
+        if origin is not None and target is not None:
+            target.copy_(origin)
+            return
+        itemsize = source.dtype().itemsize
+        step = min(count, max(1, RUN_NBYTES // itemsize))
+        memory = origin if origin is not None else target
+        if memory is not None and memory.device.type != "cpu":
+            memory = None  # files take host memory only: a device's values pass through a bounce buffer
+        bounce = torch.empty(step if memory is None else 0, dtype=source.dtype().torch_dtype)
+        for begin in range(0, count, step):
+            length = min(step, count - begin)
+            run = bounce[:length] if memory is None else memory[begin : begin + length]
+            if origin is None or memory is None:
+                _require_all(source._read_runs([(offset + begin, run)]), length * itemsize, "read", source)
+            if target is None or memory is None:
+                _require_all(destination._write_runs([(begin, run)]), length * itemsize, "wrote", destination)
+
+
+@final
+class CpuToFileBacked(RunMoveOperation):
+    """From host memory into a file."""
+
+
+@final
+class FileBackedToCpu(RunMoveOperation):
+    """From a file into host memory."""
+
+
+@final
+class CpuToBlockDevice(RunMoveOperation):
+    """From host memory onto a block device."""
+
+
+@final
+class BlockDeviceToCpu(RunMoveOperation):
+    """From a block device into host memory."""
+
+
+@final
+class ElementwiseMoveOperation(RunMoveOperation):
+    """The fallback between carriers that allow it: by runs, which a provider without run functions takes one by one."""
+
+
+class _Registry:
+    """The routes of exact pairs; the pairs that are not in it move by runs."""
+
+    routes: ClassVar[dict[tuple[type[Carrier], type[Carrier]], MoveOperation]] = {
+        (CPU, FileBacked): CpuToFileBacked(),
+        (FileBacked, CPU): FileBackedToCpu(),
+        (CPU, BlockDeviceCarrier): CpuToBlockDevice(),
+        (BlockDeviceCarrier, CPU): BlockDeviceToCpu(),
+    }
+
+
+_BY_RUNS = RunMoveOperation()
+
+
+def register_move_operation(source: type[Carrier], destination: type[Carrier], operation: MoveOperation) -> None:
+    """From now on this pair of definition-free classes moves by `operation`.
+
+    Errors: TypeError for what is no class or MoveOperation; ValueError for a pair that has one; RuntimeError for a
+    class with a CarrierDefinition, which has TransferRoutes instead.
+    """
+    _require_pair(source, destination)
+    if not isinstance(operation, MoveOperation):
+        raise TypeError(f"cannot register {operation!r}: a route is a MoveOperation. Pass an instance of one.")
+    if (source, destination) in _Registry.routes:
+        raise ValueError(
+            f"cannot register a route for ({source.__name__}, {destination.__name__}): there is one already. "
+            "Unregister it first."
+        )
+    _Registry.routes[source, destination] = operation
+
+
+def unregister_move_operation(source: type[Carrier], destination: type[Carrier]) -> None:
+    """The pair has no route of its own any more. Errors: as `register_move_operation`; ValueError when it had none."""
+    _require_pair(source, destination)
+    if _Registry.routes.pop((source, destination), None) is None:
+        raise ValueError(
+            f"cannot unregister a route for ({source.__name__}, {destination.__name__}): there is none. Register one."
+        )
+
+
+def registered_move_operation(source: type[Carrier], destination: type[Carrier]) -> MoveOperation | None:
+    """The pair's own route; None when it moves as ordinary carriers do. Errors: as `register_move_operation`."""
+    _require_pair(source, destination)
+    return _Registry.routes.get((source, destination))
+
+
+def dispatch_move(source: type[Carrier], destination: type[Carrier]) -> MoveOperation:
+    """The route between two definition-free classes.
+
+    Errors: NotImplementedError that names the pair, when there is none; RuntimeError for a class with a definition.
+    """
+    _require_pair(source, destination)
+    found = _Registry.routes.get((source, destination))
+    if found is not None:
+        return found
+    if BlockDeviceCarrier in (source, destination):
+        raise NotImplementedError(
+            f"cannot move on the route {route_name(source, destination)}: a block device is reached from CPU alone. "
+            "Move by way of a CPU carrier."
+        )
+    return _BY_RUNS
+
+
+def route_name(source: type[Carrier], destination: type[Carrier]) -> str:
+    """A pair in messages."""
+    return f"({source.__name__}, {destination.__name__})"
+
+
+def _require_pair(source: type[Carrier], destination: type[Carrier]) -> None:
+    from strideweave.carriers.definition import is_defined
+
+    for cls in (source, destination):
+        if not (isinstance(cls, type) and issubclass(cls, Carrier)):
+            raise TypeError(f"cannot find a route for {cls!r}: a route joins Carrier classes. Pass classes.")
+    defined: Iterable[str] = [cls.__name__ for cls in (source, destination) if is_defined(cls)]
+    if defined:
+        raise RuntimeError(
+            f"cannot use the move registry for {', '.join(defined)}: it has a CarrierDefinition, whose TransferRoute "
+            "says how it moves. Put a TransferRoute in the definition."
+        )
+
+
+def _require_all(nbytes: int, expected_nbytes: int, did: str, carrier: Carrier) -> None:
+    if nbytes != expected_nbytes:
+        raise RuntimeError(
+            f"cannot finish the move: {carrier!r} {did} {nbytes} of {expected_nbytes} bytes and raised nothing. A run "
+            "is moved whole or fails. Mend the carrier."
+        )

@@ -1,0 +1,45 @@
+"""Tensors on CPU carriers, made and read in few words; see `strideweave.tensor.creation` for the order of values."""
+
+from strideweave.operation.functional.reductions import reduce_mean as mean
+from strideweave.operation.functional.reductions import reduce_sum as sum
+from strideweave.tensor.creation import (
+    arange,
+    column_major,
+    empty,
+    eye,
+    full,
+    full_like,
+    item,
+    linspace,
+    ones,
+    ones_like,
+    rand,
+    randn,
+    row_major,
+    tensor,
+    to_list,
+    zeros,
+    zeros_like,
+)
+
+__all__ = [
+    "arange",
+    "column_major",
+    "empty",
+    "eye",
+    "full",
+    "full_like",
+    "item",
+    "linspace",
+    "mean",
+    "ones",
+    "ones_like",
+    "rand",
+    "randn",
+    "row_major",
+    "sum",
+    "tensor",
+    "to_list",
+    "zeros",
+    "zeros_like",
+]

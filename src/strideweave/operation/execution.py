@@ -1,0 +1,38 @@
+"""Who runs an operation on a carrier class: one executor for each exact class."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from strideweave.carriers.carrier import Carrier
+from strideweave.operation.call import ResolvedInvocation
+from strideweave.tensor.tensor import Tensor
+
+
+class Executor(Protocol):
+    """Computes the results of invocations whose tensor operands live on one carrier class."""
+
+    def execute(self, invocation: ResolvedInvocation) -> tuple[Tensor, ...]:
+        """Fresh Tensors as `invocation.results` describes them, or the operands that these alias.
+
+        Errors: UnsupportedOperationPlan, before anything is computed, when there is no kernel.
+        """
+        ...
+
+
+_executors: dict[type[Carrier], Executor] = {}
+
+
+def register_executor(carrier_class: type[Carrier], executor: Executor) -> None:
+    """From now on `executor` runs every operation on exactly this class."""
+    _executors[carrier_class] = executor
+
+
+def executor_of(carrier_class: type[Carrier]) -> Executor | None:
+    """Who runs operations on exactly this class; None for carriers that only store."""
+    return _executors.get(carrier_class)
+
+
+def names() -> str:
+    """The classes that compute, for messages."""
+    return ", ".join(sorted(cls.__name__ for cls in _executors))
