@@ -47,6 +47,11 @@ def small_work() -> dict[str, tuple[Work, Work]]:
     r, c = sw.from_torch(row), sw.from_torch(condition)
     w, v = torch.rand(4, 4, requires_grad=True), sw.from_torch(torch.rand(4, 4)).requires_grad_()
 
+    indices, targets = torch.tensor([[0, 1, 2, 3]] * 4), torch.tensor([0, 1, 2, 3])
+    i, t = sw.from_torch(indices), sw.from_torch(targets)
+    raw_image, raw_taps = torch.rand(1, 1, 16), torch.rand(1, 1, 3)
+    image, taps = sw.from_torch(raw_image), sw.from_torch(raw_taps)
+
     def backward_ours() -> None:
         v.grad = None
         sw.reduce_sum(sw.mul(v, x)).backward()
@@ -66,6 +71,21 @@ def small_work() -> dict[str, tuple[Work, Work]]:
         "reduce_sum, one axis": (lambda: sw.reduce_sum(x, axis=1), lambda: torch.sum(a, 1)),
         "matmul": (lambda: sw.matmul(x, y), lambda: torch.matmul(a, b)),
         "softmax": (lambda: sw.softmax(x), lambda: torch.softmax(a, -1)),
+        "layer_norm": (lambda: sw.layer_norm(x), lambda: torch.nn.functional.layer_norm(a, (4,))),
+        "rms_norm": (lambda: sw.rms_norm(x), lambda: torch.nn.functional.rms_norm(a, (4,))),
+        "linear with bias": (lambda: sw.linear(x, y, r), lambda: torch.nn.functional.linear(a, b, row)),
+        "einsum": (lambda: sw.einsum("ij,jk->ik", x, y), lambda: torch.einsum("ij,jk->ik", a, b)),
+        "mse_loss": (lambda: sw.mse_loss(x, y), lambda: torch.nn.functional.mse_loss(a, b)),
+        "cross_entropy": (lambda: sw.cross_entropy(x, t), lambda: torch.nn.functional.cross_entropy(a, targets)),
+        "conv_general": (
+            lambda: sw.conv_general(image, taps, (1,), [(0, 0)]),
+            lambda: torch.nn.functional.conv1d(raw_image, raw_taps),
+        ),
+        "gather": (lambda: sw.gather(x, i, 1), lambda: torch.gather(a, 1, indices)),
+        "sort": (lambda: sw.sort(x), lambda: torch.sort(a, stable=True)),
+        "topk": (lambda: sw.topk(x, 2), lambda: torch.topk(a, 2)),
+        "cumsum": (lambda: sw.cumsum(x, 1), lambda: torch.cumsum(a, 1)),
+        "concatenate two": (lambda: sw.concatenate([x, y]), lambda: torch.cat([a, b])),
         "permute": (lambda: sw.permute(x, 1, 0), lambda: a.permute(1, 0)),
         "mul, recorded": (lambda: sw.mul(v, x), lambda: torch.mul(w, a)),
         "mul, sum, backward": (backward_ours, backward_theirs),

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import ClassVar, final
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import ClassVar, TypeAlias, final
 
 import torch
 
 from strideweave.carriers.block_device import BlockDeviceCarrier
 from strideweave.carriers.carrier import Carrier
 from strideweave.carriers.cpu import CPU
+from strideweave.carriers.definition import is_defined
+from strideweave.carriers.extension import (
+    PreparedTransfer,
+    TransferRequest,
+    TransferRoute,
+    Unsupported,
+    elementwise_fallback,
+    require_completion,
+    transfer_route,
+)
 from strideweave.carriers.file_backed import FileBacked
 from strideweave.carriers.torch_storage import TorchStorage
+from strideweave.operation.call import ProviderContractError
+from strideweave.tensor.tensor import Tensor
 
 RUN_NBYTES = 4 * 2**20
 """How much one read or write of a move asks for. Units: bytes."""
@@ -34,6 +47,13 @@ class RunMoveOperation(MoveOperation):
 
     def copy(self, source: Carrier, offset: int, destination: Carrier, count: int) -> None:
         """As `MoveOperation.copy`."""
+        target = destination._flat() if isinstance(destination, TorchStorage) else None
+        # Memory that was made under inference mode takes writes only under it, and a lane does not inherit it. Not
+        # always: what a carrier of somebody else makes meanwhile could not be written outside of it.
+        with torch.inference_mode(target is not None and target.is_inference()):
+            self._copy(source, offset, destination, count)
+
+    def _copy(self, source: Carrier, offset: int, destination: Carrier, count: int) -> None:
         origin = source._flat()[offset : offset + count] if isinstance(source, TorchStorage) else None
         target = destination._flat()[:count] if isinstance(destination, TorchStorage) else None
         if origin is not None and target is not None:
@@ -90,7 +110,7 @@ class _Registry:
     }
 
 
-_BY_RUNS = RunMoveOperation()
+_BY_RUNS = ElementwiseMoveOperation()
 
 
 def register_move_operation(source: type[Carrier], destination: type[Carrier], operation: MoveOperation) -> None:
@@ -139,7 +159,98 @@ def dispatch_move(source: type[Carrier], destination: type[Carrier]) -> MoveOper
             f"cannot move on the route {route_name(source, destination)}: a block device is reached from CPU alone. "
             "Move by way of a CPU carrier."
         )
+    _require_of_one_piece(source, destination)
     return _BY_RUNS
+
+
+# -- the way of one request --------------------------------------------------------------------------------------------
+
+Route: TypeAlias = "Callable[[Tensor, Carrier], None]"
+"""Brings the slots that a Tensor's layout spans to the beginning of a carrier that has slots; runs on a lane."""
+Way: TypeAlias = "Callable[[Tensor, Carrier], Route]"
+"""Prepares a Route for one Tensor and one destination; changes nothing. Errors: NotImplementedError for a refusal."""
+
+
+def find_way(source: type[Carrier], destination: type[Carrier]) -> Way:
+    """How values pass from exactly one class to exactly one other. Errors: NotImplementedError that names the pair."""
+    if not (is_defined(source) or is_defined(destination)):
+        return partial(_by_operation, dispatch_move(source, destination))
+    found = transfer_route(source, destination)
+    if found is not None:
+        return partial(_by_transfer, found)
+    _require_of_one_piece(source, destination)
+    if elementwise_fallback(source) and elementwise_fallback(destination):
+        return partial(_by_operation, _BY_RUNS)
+    raise NotImplementedError(
+        f"cannot move on the route {route_name(source, destination)}: there is no TransferRoute for it, and the "
+        "elementwise fallback is not allowed by both. Define a route, or set elementwise_fallback."
+    )
+
+
+def _by_operation(operation: MoveOperation, tensor: Tensor, destination: Carrier) -> Route:
+    wait_for_kernels = _kernels_before(tensor.carrier, destination)
+
+    def go(tensor: Tensor, destination: Carrier) -> None:
+        wait_for_kernels()
+        operation.copy(tensor.carrier, tensor.offset, destination, tensor.layout.cosize)
+        _wait_for_copies(tensor.carrier, destination)
+
+    return go
+
+
+def _by_transfer(route: TransferRoute, tensor: Tensor, destination: Carrier) -> Route:
+    layout = tensor.layout
+    name = f"{route.route_id} on the route {route_name(*route.pair)}"
+    request = TransferRequest(tensor, destination, *route.pair, tensor.dtype(), layout, layout.cosize)
+    prepared: object = route.provider.prepare(request)
+    if isinstance(prepared, Unsupported):
+        raise NotImplementedError(
+            f"cannot move by {name}: it refuses, {prepared.reason}. Move by way of another class."
+        )
+    if not isinstance(prepared, PreparedTransfer):
+        raise ProviderContractError(
+            f"cannot move by {name}: its prepare gave {type(prepared).__name__}. It gives a PreparedTransfer or "
+            "Unsupported. Mend it."
+        )
+    submit = prepared.submit
+
+    def go(tensor: Tensor, destination: Carrier) -> None:
+        outcome: object = require_completion(submit(), what=f"the move by {name}").wait()
+        if outcome is not None:
+            raise ProviderContractError(
+                f"cannot finish the move by {name}: its completion gave {outcome!r}. A transfer completes with None. "
+                "Mend it."
+            )
+
+    return go
+
+
+# -- devices that work behind the back of the host ---------------------------------------------------------------------
+
+
+def _cuda_devices(*carriers: Carrier) -> set[torch.device]:
+    devices = {carrier._flat().device for carrier in carriers if isinstance(carrier, TorchStorage)}
+    return {device for device in devices if device.type == "cuda"}
+
+
+def _kernels_before(*carriers: Carrier) -> Callable[[], None]:
+    """Waits for what this thread has launched so far: a lane has streams of its own, which know nothing of it."""
+    events = [torch.cuda.current_stream(device).record_event() for device in _cuda_devices(*carriers)]
+
+    def wait() -> None:
+        for event in events:
+            event.synchronize()
+
+    return wait
+
+
+def _wait_for_copies(*carriers: Carrier) -> None:
+    """The copies of this thread are over: between devices they go on after the call, and the source is freed next."""
+    for device in _cuda_devices(*carriers):
+        torch.cuda.current_stream(device).synchronize()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
 
 
 def route_name(source: type[Carrier], destination: type[Carrier]) -> str:
@@ -147,9 +258,15 @@ def route_name(source: type[Carrier], destination: type[Carrier]) -> str:
     return f"({source.__name__}, {destination.__name__})"
 
 
-def _require_pair(source: type[Carrier], destination: type[Carrier]) -> None:
-    from strideweave.carriers.definition import is_defined
+def _require_of_one_piece(source: type[Carrier], destination: type[Carrier]) -> None:
+    if any(cls._is_dependent is not Carrier._is_dependent for cls in (source, destination)):
+        raise NotImplementedError(
+            f"cannot move on the route {route_name(source, destination)}: a carrier that is made of other carriers has "
+            "no route, unless one is given to it. Use project() or materialize() first."
+        )
 
+
+def _require_pair(source: type[Carrier], destination: type[Carrier]) -> None:
     for cls in (source, destination):
         if not (isinstance(cls, type) and issubclass(cls, Carrier)):
             raise TypeError(f"cannot find a route for {cls!r}: a route joins Carrier classes. Pass classes.")

@@ -26,6 +26,9 @@ _CACHED = 4096
 _resolutions: dict[Any, ResolvedInvocation] = {}
 """What was resolved, by signature. A race loses a cached entry, never a result; emptied when it is full."""
 
+_kinds: dict[tuple[Any, ...], tuple[OperandKind, ...]] = {}
+"""The kinds of operands, by definition and types."""
+
 _TENSOR, _WEAK, _STRUCTURAL = OperandKind.TENSOR, OperandKind.WEAK_SCALAR, OperandKind.STRUCTURAL
 
 
@@ -66,6 +69,20 @@ def run(
 def bind(definition: OperationDefinition, operands: tuple[Any, ...], options: Mapping[str, Any]) -> BoundOperationCall:
     """The call as the schema takes it. Errors: TypeError for operands or options of another number, name or kind."""
     schema = definition.schema
+    kinds = _kinds.get((definition, *map(type, operands)))
+    if kinds is None:
+        operands, options, kinds = _bind_operands(definition, operands, options)
+    bound: dict[str, Any] = {}
+    if schema.options or options:
+        bound = _bind_options(definition, options)
+    return BoundOperationCall(definition, operands, bound, kinds)
+
+
+def _bind_operands(
+    definition: OperationDefinition, operands: tuple[Any, ...], options: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Mapping[str, Any], tuple[OperandKind, ...]]:
+    """Operands in their places, the options that are left, and the kind of each, which its type decides."""
+    schema = definition.schema
     specs = schema.operands
     if len(operands) != len(specs):
         specs = schema.operands_for(len(operands))
@@ -79,10 +96,10 @@ def bind(definition: OperationDefinition, operands: tuple[Any, ...], options: Ma
                 raise _wrong_kind(definition, spec.name, operand, spec.kinds)
             kind = _STRUCTURAL
         kinds.append(kind)
-    bound: dict[str, Any] = {}
-    if schema.options or options:
-        bound = _bind_options(definition, options)
-    return BoundOperationCall(definition, operands, bound, tuple(kinds))
+    if len(_kinds) >= _CACHED:
+        _kinds.clear()
+    _kinds[(definition, *map(type, operands))] = tuple(kinds)
+    return operands, options, tuple(kinds)
 
 
 def _kind(operand: object) -> OperandKind:

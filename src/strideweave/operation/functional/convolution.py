@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
+from strideweave.layout import Shape
 from strideweave.operation.convolution import CONV_GENERAL, Ints, Pairs, Window, same_padding, sizes_of
 from strideweave.tensor.tensor import Tensor
 
@@ -58,21 +60,54 @@ def conv_general(
             f"cannot conv_general shapes {lhs.shape} and {kernel.shape}: they have {modes} and {len(kernel.layout)} "
             "modes. Both have two and as many spatial ones, at least one. Unsqueeze or reshape them."
         )
+    window = _window(
+        lhs.shape,
+        kernel.shape,
+        _frozen(strides),
+        _frozen(padding),
+        1 if lhs_dilation is None else _frozen(lhs_dilation),
+        1 if kernel_dilation is None else _frozen(kernel_dilation),
+        feature_groups,
+        (_frozen(lhs_dims), _frozen(kernel_dims), _frozen(output_dims)),
+    )
+    result: Tensor = CONV_GENERAL(lhs, kernel, window=window)
+    return result
+
+
+def _frozen(value: Any) -> Any:
+    """The same entries, immutable, so that what they come to is kept."""
+    if value.__class__ is int or value is None:
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(_frozen(entry) for entry in value)
+    return value
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _window(
+    lhs: Shape,
+    kernel: Shape,
+    strides: int | Ints,
+    padding: Any,
+    lhs_dilation: int | Ints,
+    kernel_dilation: int | Ints,
+    feature_groups: int,
+    dims: tuple[Ints | None, Ints | None, Ints | None],
+) -> Window:
+    modes = len(lhs)
     rank = modes - 2
     groups = _whole("feature_groups", feature_groups, 1)
     moves = _each("strides", strides, rank)
-    spread = _each("lhs_dilation", 1 if lhs_dilation is None else lhs_dilation, rank)
-    reach = _each("kernel_dilation", 1 if kernel_dilation is None else kernel_dilation, rank)
+    spread = _each("lhs_dilation", lhs_dilation, rank)
+    reach = _each("kernel_dilation", kernel_dilation, rank)
     places = [
-        _dims(name, dims, modes)
-        for name, dims in (("lhs_dims", lhs_dims), ("kernel_dims", kernel_dims), ("output_dims", output_dims))
+        _dims(name, given, modes) for name, given in zip(("lhs_dims", "kernel_dims", "output_dims"), dims, strict=True)
     ]
-    lhs_sizes, kernel_sizes = sizes_of(lhs.shape, places[0])[2:], sizes_of(kernel.shape, places[1])[2:]
     pairs = _padding(padding, rank)
     if pairs is None:
+        lhs_sizes, kernel_sizes = sizes_of(lhs, places[0])[2:], sizes_of(kernel, places[1])[2:]
         pairs = same_padding(lhs_sizes, kernel_sizes, moves, spread, reach)
-    result: Tensor = CONV_GENERAL(lhs, kernel, window=Window(moves, pairs, spread, reach, groups, *places))
-    return result
+    return Window(moves, pairs, spread, reach, groups, *places)
 
 
 def _whole(name: str, value: object, least: int | None) -> int:

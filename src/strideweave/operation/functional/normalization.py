@@ -14,6 +14,8 @@ from strideweave.tensor.tensor import Tensor
 
 __all__ = ["cross_entropy", "layer_norm", "log_softmax", "mse_loss", "rms_norm", "softmax"]
 
+_EPS64, _EPS32 = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
+
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """The exponentials over their sum along one mode, without overflow; a nested mode is taken whole.
@@ -76,7 +78,7 @@ def rms_norm(
     [1.0, 1.0]
     """
     if eps is None and isinstance(x, Tensor):
-        eps = torch.finfo(torch.float64 if x.dtype() is DType.Float64 else torch.float32).eps
+        eps = _EPS64 if x.dtype() is DType.Float64 else _EPS32
     leaves = _normalised(x, axis, eps, name="rms_norm")
     assert eps is not None
     result: Tensor = definitions.RMS_NORM(x, weight, leaves=leaves, eps=float(eps))

@@ -16,7 +16,7 @@ from strideweave.operation.torch_executor import kernel
 @kernel("conv_general", by_mode=True)
 def _conv(invocation: ResolvedInvocation, lhs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     window: Window = invocation.options["window"]
-    x, w = _widened(lhs).permute(window.lhs_dims), _widened(weights).permute(window.kernel_dims)
+    x, w = _ordered(_widened(lhs), window.lhs_dims), _ordered(_widened(weights), window.kernel_dims)
     if not _is_torchs(x):
         made = _by_taps(window, _prepared(window, x), w)
     elif _is_transposed(window):
@@ -25,7 +25,11 @@ def _conv(invocation: ResolvedInvocation, lhs: torch.Tensor, weights: torch.Tens
         padding = _symmetric(window)
         source = x if padding is not None else _prepared(window, x)
         made = _convolution(window, source, w, padding or (0,) * (x.dim() - 2))
-    return made.permute(_inverse(window.output_dims))
+    return _ordered(made, _inverse(window.output_dims))
+
+
+def _ordered(x: torch.Tensor, order: Ints) -> torch.Tensor:
+    return x if order == tuple(range(x.dim())) else x.permute(order)
 
 
 @kernel("conv_general_lhs_gradient", by_mode=True)

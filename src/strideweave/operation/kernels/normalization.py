@@ -68,11 +68,12 @@ def _leaves_last(x: torch.Tensor, leaves: Sequence[int]) -> tuple[list[int], lis
 def _layer_norm(
     invocation: ResolvedInvocation, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    leaves = invocation.options["leaves"]
-    order, back = _leaves_last(x, leaves)
+    leaves, eps = invocation.options["leaves"], invocation.options["eps"]
     sizes = [x.shape[k] for k in leaves]
-    made = torch.layer_norm(x.permute(order), sizes, weight, bias, invocation.options["eps"])
-    return made.permute(back)
+    if leaves[0] == x.dim() - len(leaves):
+        return torch.layer_norm(x, sizes, weight, bias, eps)
+    order, back = _leaves_last(x, leaves)
+    return torch.layer_norm(x.permute(order), sizes, weight, bias, eps).permute(back)
 
 
 @kernel("layer_norm_backward")
@@ -103,10 +104,12 @@ def _summed(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 @kernel("rms_norm")
 def _rms_norm(invocation: ResolvedInvocation, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    leaves = invocation.options["leaves"]
+    leaves, eps = invocation.options["leaves"], invocation.options["eps"]
+    sizes = [x.shape[k] for k in leaves]
+    if leaves[0] == x.dim() - len(leaves):
+        return torch.rms_norm(x, sizes, weight, eps)
     order, back = _leaves_last(x, leaves)
-    made = torch.rms_norm(x.permute(order), [x.shape[k] for k in leaves], weight, invocation.options["eps"])
-    return made.permute(back)
+    return torch.rms_norm(x.permute(order), sizes, weight, eps).permute(back)
 
 
 def _over_root_mean_square(x: torch.Tensor, leaves: Sequence[int], eps: float) -> torch.Tensor:

@@ -7,6 +7,8 @@ import torch
 from strideweave.operation.call import ResolvedInvocation
 from strideweave.operation.torch_executor import kernel
 
+SORTED_AT_ONCE_ELEMS = 512
+"""Up to so many values a whole stable sort is quicker than to look for equals first."""
 SORTED_WHOLE_ELEMS = 8192
 """Up to so many values a whole stable sort is quicker than the dozen passes that sort only the best."""
 
@@ -32,21 +34,22 @@ def _best(x: torch.Tensor, k: int, dim: int, *, largest: bool) -> tuple[torch.Te
     On a CPU a whole stable sort takes 2 to 50 times as long as topk, and this check next to nothing; elsewhere the
     check would wait for the device, and the sort is quick.
     """
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or x.numel() <= SORTED_AT_ONCE_ELEMS:
         return _first_sorted(x, k, dim, largest=largest)
     seen = min(k + 1, x.shape[dim])  # one more, to see whether the last one has an equal outside
     values, indices = x.topk(seen, dim, largest=largest)
     before, after = values.narrow(dim, 0, seen - 1), values.narrow(dim, 1, seen - 1)
     if bool((before > after if largest else before < after).all()):
-        return values.narrow(dim, 0, k).clone(), indices.narrow(dim, 0, k).clone()
+        return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
     if x.numel() <= SORTED_WHOLE_ELEMS:
         return _first_sorted(x, k, dim, largest=largest)
     return _best_of_equals(x, values.narrow(dim, k - 1, 1), k, dim, largest=largest)
 
 
 def _first_sorted(x: torch.Tensor, k: int, dim: int, *, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    made = x.sort(dim=dim, descending=largest, stable=True)
-    return made.values.narrow(dim, 0, k).clone(), made.indices.narrow(dim, 0, k).clone()
+    values, indices = x.sort(dim=dim, descending=largest, stable=True)
+    # A part of what was sorted: whoever places a result copies it out of storage that it does not fill.
+    return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
 
 
 def _best_of_equals(
