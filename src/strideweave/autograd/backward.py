@@ -52,6 +52,9 @@ class Cotangents:
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
+    own: Tensor | None = a._carrier._summed(a, b)
+    if own is not None:
+        return own
     result: Tensor = ADD(a, b)
     return result
 
@@ -171,6 +174,9 @@ def _grad(tensor: Tensor, cotangent: Tensor) -> Tensor:
     before = tensor._grad
     if before is not None:
         return _sum(before, cotangent)
+    own: Tensor | None = cotangent._carrier._as_gradient(cotangent)
+    if own is not None:
+        return own
     return fresh_copy(cotangent, gradient_layout(tensor.layout))
 
 

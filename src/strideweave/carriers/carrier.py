@@ -183,6 +183,18 @@ class Carrier(ABC):  # noqa: B024  # subclasses have abstract methods of their o
         """Whether a Tensor over a part of the slots makes sense; a tiled carrier says no."""
         return True
 
+    def _takes_beside(self, other: Carrier) -> bool:
+        """Whether an operation dispatched on this class takes operands on that carrier of another class, too."""
+        return False
+
+    def _summed(self, a: Any, b: Any) -> Any:
+        """The sum of two cotangents of which the first is on this carrier; None for the ordinary addition."""
+        return None
+
+    def _as_gradient(self, cotangent: Any) -> Any:
+        """The `grad` that a cotangent on this carrier becomes; None for a fresh copy."""
+        return None
+
     def _content_token(self) -> object:
         """What changes whenever a value changes: how saved values are known to be as they were."""
         return self._version

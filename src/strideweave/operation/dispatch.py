@@ -163,6 +163,8 @@ def _looked_at(call: BoundOperationCall) -> tuple[type[Carrier], bool, tuple[Any
     Errors: TypeError for no Tensor or two carrier classes; RuntimeError for a released carrier.
     """
     found: type[Carrier] | None = None
+    host: Carrier | None = None
+    """The carrier that the operation is dispatched on: it has the class of the others, or takes them beside it."""
     is_wanted = False
     released: Carrier | None = None
     signature: list[Any] = [call.definition]
@@ -173,12 +175,13 @@ def _looked_at(call: BoundOperationCall) -> tuple[type[Carrier], bool, tuple[Any
             signature.append(carrier._dtype)
             here = carrier.__class__
             if here is not found:
-                if found is not None:
+                if host is None or carrier._takes_beside(host):
+                    host, found = carrier, here
+                elif not host._takes_beside(carrier):
                     raise TypeError(
-                        f"cannot run {call.definition.name} on {found.__name__} and {here.__name__}: Tensor backing "
-                        "carriers must match. Move or materialize one of the operands."
+                        f"cannot run {call.definition.name} on {host.__class__.__name__} and {here.__name__}: Tensor "
+                        "backing carriers must match. Move or materialize one of the operands."
                     )
-                found = here
             if operand._requires_grad:
                 is_wanted = True
             if carrier._released:

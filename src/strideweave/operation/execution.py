@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from strideweave.carriers.carrier import Carrier
-from strideweave.operation.call import ResolvedInvocation
+from strideweave.operation.call import ResolvedInvocation, VJPContext
 from strideweave.tensor.tensor import Tensor
 
 
@@ -17,6 +18,15 @@ class Executor(Protocol):
 
         Errors: UnsupportedOperationPlan, before anything is computed, when there is no kernel.
         """
+        ...
+
+
+@runtime_checkable
+class DifferentiatingExecutor(Executor, Protocol):
+    """An executor that has gradients of its own for what it computed."""
+
+    def gradient(self, context: VJPContext, *cotangents: Tensor | None) -> Sequence[Tensor | None] | None:
+        """One entry for every operand, as a VJP gives them; None for the definition's own VJP."""
         ...
 
 

@@ -108,13 +108,19 @@ class Operation:
 
     def _gradients(self, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         """One entry for every operand, each of the operand's own shape and dtype."""
+        # Not at the top: these run operations, which make nodes.
+        from strideweave.operation.execution import DifferentiatingExecutor, executor_of
         from strideweave.operation.gradients import conform
 
         invocation = self._live()
         vjp = self._definition.vjp
         assert callable(vjp)
         context = VJPContext(invocation, self._outputs, self._needs, self._check_outputs, self._check_operand)
-        entries = tuple(vjp(context, *cotangents))
+        own = None
+        executor = None if self._dispatch_carrier_class is None else executor_of(self._dispatch_carrier_class)
+        if isinstance(executor, DifferentiatingExecutor):
+            own = executor.gradient(context, *cotangents)
+        entries = tuple(vjp(context, *cotangents) if own is None else own)
         operands = invocation.call.operands
         if len(entries) != len(operands):
             raise ProviderContractError(

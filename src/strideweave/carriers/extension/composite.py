@@ -10,6 +10,7 @@ from strideweave.carriers.carrier import Carrier
 from strideweave.carriers.extension.providers import PreparedComposite, Unsupported, require_callable
 from strideweave.carriers.operation_capability import OperationCapability
 from strideweave.operation.call import ResolvedInvocation
+from strideweave.tensor.tensor import Tensor
 
 PrepareComposite: TypeAlias = Callable[[ResolvedInvocation], PreparedComposite | Unsupported]
 
@@ -21,7 +22,9 @@ class CompositeProvider:
 
     `capabilities(carrier)` gives what one carrier can run; it is asked once, when the carrier is made.
     `result_carriers(invocation)` gives the exact carrier class of every result. `prepare(invocation)` checks every
-    operand and returns a PreparedComposite, or Unsupported with the reason; it changes nothing.
+    operand and returns a PreparedComposite, or Unsupported with the reason; it changes nothing. `gradient(context,
+    *cotangents)`, if given, takes the place of the definition's VJP for what was computed here: one entry for every
+    operand, or None to leave this call to the definition.
 
     Errors: TypeError ("must be callable").
     """
@@ -32,10 +35,14 @@ class CompositeProvider:
     """The class of every result."""
     prepare: PrepareComposite
     """From a call to prepared work."""
+    gradient: Callable[..., Sequence[Tensor | None] | None] | None = None
+    """The gradient of what was computed here; None for the definitions' own."""
 
     def __post_init__(self) -> None:
         for name in ("capabilities", "result_carriers", "prepare"):
             require_callable(self, name)
+        if self.gradient is not None:
+            require_callable(self, "gradient")
 
 
 _composites: dict[type, CompositeProvider] = {}

@@ -22,7 +22,7 @@ from strideweave.carriers.extension.providers import (
     Unsupported,
     outcome_of,
 )
-from strideweave.operation.call import ProviderContractError, ResolvedInvocation, UnsupportedOperationPlan
+from strideweave.operation.call import ProviderContractError, ResolvedInvocation, UnsupportedOperationPlan, VJPContext
 from strideweave.operation.plan import OperationPlan
 from strideweave.tensor.tensor import Tensor
 
@@ -127,6 +127,12 @@ class CompositeExecutor:
             if isinstance(operand, Tensor) and isinstance(operand.carrier, DependentCarrier):
                 operand.carrier.require_operation_plan(invocation.plan)
         return guarded(invocation, lambda: self._run(invocation), compares=False)
+
+    def gradient(self, context: VJPContext, *cotangents: Tensor | None) -> Sequence[Tensor | None] | None:
+        """The composite's own gradient; None leaves it to the definition."""
+        if self._composite.gradient is None:
+            return None
+        return self._composite.gradient(context, *cotangents)
 
     def _run(self, invocation: ResolvedInvocation) -> tuple[Tensor, ...]:
         name = self._carrier_class.__name__

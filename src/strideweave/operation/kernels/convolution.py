@@ -28,8 +28,8 @@ def _conv(invocation: ResolvedInvocation, lhs: torch.Tensor, weights: torch.Tens
     return _ordered(made, _inverse(window.output_dims))
 
 
-def _ordered(x: torch.Tensor, order: Ints) -> torch.Tensor:
-    return x if order == tuple(range(x.dim())) else x.permute(order)
+def _ordered(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    return x if list(order) == list(range(x.dim())) else x.permute(*order)
 
 
 @kernel("conv_general_lhs_gradient", by_mode=True)
