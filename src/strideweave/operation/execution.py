@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from strideweave.carriers.carrier import Carrier
 from strideweave.operation.call import ResolvedInvocation, VJPContext
@@ -21,7 +21,6 @@ class Executor(Protocol):
         ...
 
 
-@runtime_checkable
 class DifferentiatingExecutor(Executor, Protocol):
     """An executor that has gradients of its own for what it computed."""
 
