@@ -44,10 +44,10 @@ class TestTensorLayoutCompatibilityPreservesExactCarrierTileFootprints:
     def test_reject_one_logical_tile_spanning_physical_tiles(self) -> None:
         assert_refused_before_anything(SPANNING)
 
-    def test_reject_aliasing_within_a_tile(self) -> None:
+    def test_reject_aliasing_or_incomplete_tile_coverage_where_a_slot_repeats(self) -> None:
         assert_refused_before_anything(ALIASING)
 
-    def test_reject_incomplete_tile_coverage(self) -> None:
+    def test_reject_aliasing_or_incomplete_tile_coverage_where_a_slot_is_missing(self) -> None:
         assert_refused_before_anything(OMITTING)
 
     def test_reject_tile_coordinate_remapping(self) -> None:

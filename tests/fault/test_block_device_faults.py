@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -50,11 +49,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def device(node: str) -> Iterator[BlockDevice]:
     device = BlockDevice(node)
     yield device
-    try:
-        device.close()
-    except RuntimeError:  # the frames of a caught error kept a carrier
-        gc.collect()
-        device.close()
+    device.close()
 
 
 def assert_faulted(device: BlockDevice, carrier: BlockDeviceCarrier, *, version: int) -> None:
@@ -202,7 +197,6 @@ def test_faulted_device_opens_anew_without_the_fault(device: BlockDevice, monkey
             carrier[0]
     path = device.path
     del carrier
-    gc.collect()
     device.close()
     with BlockDevice(path) as again:
         assert again.allocate(2)[1] == 0.0

@@ -5,20 +5,24 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
-from strideweave import CPU, Carrier, FileBacked, Layout, Tensor
+from strideweave import CPU, Carrier, CheckpointFile, DType, FileBacked, Generic, Layout, Shape, Stride, Tensor
+from strideweave.carriers import Piece, routes
 from strideweave.carriers import move as movement
-from strideweave.carriers import routes
 from strideweave.carriers.carrier import Run
 from strideweave.carriers.file_backed import read_all
 from strideweave.carriers.move import move, move_async
-from strideweave.io import StorageError
+from strideweave.io import SourceFile, StorageError
 from support.scripted_carrier import PATIENCE_S, ScriptedCarrier
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
@@ -247,12 +251,146 @@ def test_move_whose_destination_was_filled_at_the_last_moment_writes_nothing() -
     assert_usable(source, CPU(0))
 
 
-def test_move_within_one_memory_that_overlaps_in_part_fails_and_changes_nothing() -> None:
-    memory = torch.arange(11.0)
-    source, destination = CPU.wrap(memory[:10]), CPU.wrap(memory[1:])
-    assert isinstance(failure(Tensor(source, 0, LAYOUT), destination), RuntimeError)
-    assert memory.tolist() == torch.arange(11.0).tolist()
-    assert_usable(source, CPU(0))
+def parts_of_memory(first: slice, second: slice) -> tuple[Carrier, Carrier, Callable[[], torch.Tensor]]:
+    memory = torch.arange(30.0)
+    return CPU.wrap(memory[first]), CPU.wrap(memory[second]), lambda: memory
+
+
+def parts_of_an_address(first: slice, second: slice) -> tuple[Carrier, Carrier, Callable[[], torch.Tensor]]:
+    memory = torch.arange(30.0)
+    one, two = (CPU(part.stop - part.start, memory.data_ptr() + 4 * part.start) for part in (first, second))
+    return one, two, lambda: memory
+
+
+def parts_of_a_file(
+    first: slice, second: slice, *, is_empty: bool = False, is_checkpoint: bool = False
+) -> tuple[Carrier, Carrier, Callable[[], torch.Tensor]]:
+    keeper = FileBacked(size=30)
+    keeper._write_runs([(0, torch.arange(30.0))])
+    other = Path(f"{keeper.path}.link")
+    other.hardlink_to(keeper.path)  # the same file by another name
+
+    def part(where: slice, size: int, path: str | Path) -> Carrier:
+        return FileBacked.open(path, dtype=DType.Float32, size=size, offset_nbytes=4 * where.start)
+
+    source: Carrier = part(first, first.stop - first.start, keeper.path)
+    if is_checkpoint:
+        middle = (first.start + first.stop) // 2
+        file = SourceFile(keeper.path)
+        halves = [(first.start, middle), (middle, first.stop)]
+        source = CheckpointFile([Piece(file, 4 * a, 4 * (b - a)) for a, b in halves], dtype=DType.Float32)
+    destination = part(second, 0 if is_empty else second.stop - second.start, other)
+
+    def content() -> torch.Tensor:
+        try:
+            return read_all(keeper)
+        finally:
+            other.unlink(missing_ok=True)
+
+    return source, destination, content
+
+
+SHARED = {
+    "memory": parts_of_memory,
+    "an address": parts_of_an_address,
+    "a file": parts_of_a_file,
+    "a file, empty destination": partial(parts_of_a_file, is_empty=True),
+    "a checkpoint": partial(parts_of_a_file, is_checkpoint=True),
+}
+
+
+@pytest.mark.parametrize("begin", [0, 1, 7, 9, 16])
+@pytest.mark.parametrize("of", SHARED)
+def test_move_within_shared_bytes_is_refused_and_changes_nothing(of: str, begin: int) -> None:
+    source, destination, content = SHARED[of](slice(5, 17), slice(begin, begin + 10))
+    tensor = Tensor(source, 2, Layout(Shape(2, 5), Stride(5, 1)))  # slots 7 to 16
+    with pytest.raises(ValueError, match="same bytes"):
+        move_async(tensor, destination)
+    assert torch.equal(content(), torch.arange(30.0))
+    assert not source.is_owned()
+    assert not destination.is_owned()
+    assert (source.version, destination.version) == (0, 0)
+
+
+@pytest.mark.parametrize("begin", [0, 10])
+@pytest.mark.parametrize("of", [of for of in SHARED if of != "a checkpoint"])  # that never changes while it is read
+def test_move_beside_its_own_bytes_carries_the_values(of: str, begin: int) -> None:
+    first, second = (slice(10, 20), slice(0, 10)) if begin == 0 else (slice(0, 10), slice(10, 20))
+    source, destination, content = SHARED[of](first, second)
+    move(Tensor(source, 0, LAYOUT), destination)
+    expected = torch.arange(30.0)
+    expected[second] = expected[first]
+    assert torch.equal(content(), expected)
+
+
+def test_move_whose_source_loses_its_slots_and_then_fails_keeps_the_values_in_the_destination() -> None:
+    class Failing(ScriptedCarrier):
+        def _free(self) -> None:
+            super()._free()
+            raise OSError("after the fact")
+
+    source, destination = Failing(VALUES), CPU(0)
+    error = failure(Tensor(source, 0, LAYOUT), destination)
+    assert "after the fact" in str(error)
+    assert source.is_released()
+    assert torch.equal(read_all(destination), VALUES)
+    assert not destination.is_owned()
+
+
+@pytest.mark.parametrize("destination", [Generic([], dtype=DType.Float32), CPU(0)], ids=["generic", "cpu"])
+def test_move_that_fails_leaves_an_empty_destination_empty(destination: Carrier) -> None:
+    source = ScriptedCarrier(VALUES)
+    source.fail_read(2, OSError("no"))
+    failure(Tensor(source, 0, LAYOUT), destination)
+    assert destination.size() == 0
+    larger = torch.arange(30.0)
+    moved = move(Tensor(CPU.wrap(larger), 0, Layout.row_major(30)), destination)
+    assert torch.equal(read_all(moved.carrier), larger)
+
+
+FORKING = """
+import os, signal
+import torch
+from strideweave import CPU, FileBacked, Layout, Tensor
+from strideweave.carriers.move import move, move_async
+from strideweave.testing.faulty import FaultyCarrier
+
+for make in (lambda: CPU(0), FileBacked):
+    source = FaultyCarrier(torch.arange(4.0))
+    destination = make()
+    tensor = Tensor(source, 0, Layout.row_major(4))
+    with source.hold_read() as hold:
+        handle = move_async(tensor, destination)
+        hold.wait_until_reached()
+        pid = os.fork()
+        if not pid:
+            signal.alarm(20)
+            errors = []
+            for _ in range(2):
+                try:
+                    handle.wait()
+                except RuntimeError as error:
+                    errors.append(error)
+            assert handle.done and errors[0] is errors[1] and "forked child" in str(errors[0]), errors
+            assert not source.is_owned() and not destination.is_owned() and not source.is_released()
+            again = move(tensor, CPU(0))
+            assert again.torch().tolist() == [0.0, 1.0, 2.0, 3.0] and source.is_released()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    moved = handle.wait(20)
+    assert [moved[k] for k in range(4)] == [0.0, 1.0, 2.0, 3.0] and source.is_released()
+    pid = os.fork()
+    if not pid:
+        assert handle.wait(5) is moved and [moved[k] for k in range(4)] == [0.0, 1.0, 2.0, 3.0]
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+print("both")
+"""
+
+
+def test_move_on_its_way_at_a_fork_fails_in_the_child_and_goes_on_in_the_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "both\n", "")
 
 
 def test_move_of_a_file_that_was_cut_short_fails_with_its_path() -> None:

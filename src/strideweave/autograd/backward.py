@@ -8,9 +8,10 @@ from typing import Any
 from strideweave.autograd.graph import backward_order, operation_of
 from strideweave.layout import Layout
 from strideweave.operation.alignment import strides_dense
+from strideweave.operation.execution import executor_of
 from strideweave.operation.node import Operation
 from strideweave.operation.pointwise import ADD
-from strideweave.tensor.copying import fresh_copy
+from strideweave.tensor.copying import fresh_copy, stored, values_of
 from strideweave.tensor.grad_mode import no_grad
 from strideweave.tensor.tensor import Tensor
 
@@ -55,6 +56,8 @@ def _sum(a: Tensor, b: Tensor) -> Tensor:
     own: Tensor | None = a._carrier._summed(a, b)
     if own is not None:
         return own
+    if executor_of(type(a._carrier)) is None:  # a carrier that only stores: added in host memory
+        return stored(values_of(a) + values_of(b), strides_dense(a.shape), a._carrier)
     result: Tensor = ADD(a, b)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -118,6 +119,8 @@ class BlockDevice:
         """
         if self.is_closed():
             return
+        if self._carriers:
+            gc.collect()  # one that only a dead cycle holds, as a dropped TiledEvictable does, is nobody's
         with self._lock:
             alive = len(self._carriers)
             if alive:

@@ -110,7 +110,7 @@ class Evictable(Carrier):
                     f"cannot evict {self!r}: {self._uses} operations use its value. A value stays where it is used. "
                     "Evict it after they end."
                 )
-            if self._stored is None or self._stored != self._state():
+            if self._stored != self._state():
                 self._store()
             self._primary._free()
             self._is_evicted = True
@@ -139,7 +139,6 @@ class Evictable(Carrier):
         secondary, was_empty = self._secondary, self._secondary.size() == 0
         if was_empty:
             secondary._allocate(self._primary.size())
-        self._stored = None
         secondary._version += 1  # before the first value changes: a copy that fails midway has changed some
         try:
             _copy_all(self._primary, secondary)
@@ -181,8 +180,7 @@ class Evictable(Carrier):
         with self._guard:
             self._require_live("write")
             tier = self._tier()
-            self._stored = None  # first: a write that fails may have changed some
-            tier._version += 1
+            tier._version += 1  # first: a write that fails may have changed some, and evict must store it
             return tier._write_runs(runs)
 
     def _allocate(self, size: int) -> NoReturn:

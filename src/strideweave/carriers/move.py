@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, final
+from collections.abc import Sequence
+from typing import final
 
-import torch
-
+from strideweave.carriers.block_device import BlockDeviceCarrier
 from strideweave.carriers.carrier import Carrier
-from strideweave.carriers.definition import is_defined
-from strideweave.carriers.extension import (
-    PreparedTransfer,
-    TransferRequest,
-    Unsupported,
-    elementwise_fallback,
-    require_completion,
-    transfer_route,
-)
+from strideweave.carriers.generic import Generic
 from strideweave.carriers.handle import AwaitMove, AwaitResult
+from strideweave.carriers.overlaps import overlap
 from strideweave.carriers.routes import (
     BlockDeviceToCpu,
     CpuToBlockDevice,
@@ -26,28 +20,27 @@ from strideweave.carriers.routes import (
     ElementwiseMoveOperation,
     FileBackedToCpu,
     MoveOperation,
+    Route,
+    Way,
     dispatch_move,
+    find_way,
     register_move_operation,
     registered_move_operation,
     route_name,
     unregister_move_operation,
 )
+from strideweave.carriers.torch_storage import TorchStorage
 from strideweave.io import Priority, default_lanes
 from strideweave.layout import Layout
 from strideweave.operation import observing
-from strideweave.operation.call import (
-    BoundOperationCall,
-    ProviderContractError,
-    ResolvedInvocation,
-    ResultSpec,
-    VJPContext,
-)
+from strideweave.operation.alignment import dense_like
+from strideweave.operation.call import BoundOperationCall, ResolvedInvocation, ResultSpec, VJPContext
 from strideweave.operation.definition import define
 from strideweave.operation.node import Operation
 from strideweave.operation.observing import Observation
 from strideweave.operation.plan import Accumulation, Arithmetic, OperandPlan, OperandRole, OperationPlan
-from strideweave.operation.schema import OperandKind, OperandSpec, OperationSchema
-from strideweave.operation.views import COPY
+from strideweave.operation.schema import OperandKind, OperandSpec, OperationSchema, OptionSpec
+from strideweave.tensor.copying import fresh_copy
 from strideweave.tensor.grad_mode import mode
 from strideweave.tensor.tensor import Tensor
 
@@ -68,8 +61,8 @@ __all__ = [
     "unregister_move_operation",
 ]
 
-Route: TypeAlias = "Callable[[Tensor, Carrier], None]"
-"""Brings the slots that a Tensor's layout spans to the beginning of a carrier that is allocated; runs on a lane."""
+_FREED_AGAIN = (TorchStorage, Generic, BlockDeviceCarrier)
+"""Classes whose carriers are empty again after `_free`, and take other slots; a file would be closed for good."""
 
 
 def move_async(tensor: Tensor, destination: Carrier) -> AwaitMove[Tensor]:
@@ -80,10 +73,11 @@ def move_async(tensor: Tensor, destination: Carrier) -> AwaitMove[Tensor]:
     with it. Dropping the handle cancels nothing.
 
     Errors: TypeError for no Tensor, no Carrier or another dtype; RuntimeError for a source or destination that is
-    released or owned, or a destination that is immutable; ValueError for the Tensor's own carrier or one that is too
-    small; NotImplementedError for a tiled carrier. Nothing has changed then. What fails later is raised by `wait()`:
-    the source is as it was, and the destination can be used, though it may hold some of the new values and keep the
-    slots that it was given.
+    released or owned, or a destination that is immutable; ValueError for the Tensor's own carrier, one that is too
+    small or one that shares slots with it; NotImplementedError without a route, and for a Tensor that requires a
+    gradient without a route back. Nothing has changed then. What fails later is raised by `wait()`: the source is as
+    it was, and the destination can be used, though it may hold some of the new values, and a file or a carrier of
+    somebody else's class keeps the slots that it was given. In a forked child a move that was on its way has failed.
 
     >>> import torch
     >>> from strideweave import FileBacked, from_torch
@@ -94,18 +88,18 @@ def move_async(tensor: Tensor, destination: Carrier) -> AwaitMove[Tensor]:
     (5.0, 6, True)
     """
     _require_movable(tensor, destination)
-    route = _route(tensor, destination)
+    route = find_way(type(tensor.carrier), type(destination))(tensor, destination)
     _require_room(tensor.layout, destination)
-    if tensor.requires_grad and mode.enabled:
-        _require_reverse(type(tensor.carrier), type(destination))
+    _require_apart(tensor, destination)
+    reverse = _find_reverse(tensor, destination) if tensor.requires_grad and mode.enabled else None
     handle: AwaitMove[Tensor] = AwaitMove._pending(f"the move of {tensor.layout!r} into {type(destination).__name__}")
     if not observing.active:
-        _Move(tensor, destination, handle, route, None).start()
+        _Move(tensor, destination, handle, route, reverse, None).start()
         return handle
     observation = observing.Observation("move.submit", type(tensor.carrier), _Move, (tensor,))
     succeeded = False
     try:
-        _Move(tensor, destination, handle, route, observation).start()
+        _Move(tensor, destination, handle, route, reverse, observation).start()
         succeeded = True
     finally:
         observation.end(succeeded=succeeded)
@@ -166,69 +160,6 @@ def _require_movable(tensor: Tensor, destination: Carrier) -> None:
             f"cannot move {tensor.dtype().name} into {destination!r}: the dtype must match, since a move converts "
             f"nothing. Pass a carrier of {tensor.dtype().name}."
         )
-    if source._is_dependent() or destination._is_dependent():
-        raise NotImplementedError(
-            f"cannot move on the route ({type(source).__name__}, {type(destination).__name__}): a carrier that is made "
-            "of other carriers has no route. Use project() or materialize() first."
-        )
-
-
-def _route(tensor: Tensor, destination: Carrier) -> Route:
-    """How this move goes, by the exact pair of classes. Errors: NotImplementedError that names a pair without one."""
-    source_class, destination_class = type(tensor.carrier), type(destination)
-    if not (is_defined(source_class) or is_defined(destination_class)):
-        return _by_operation(dispatch_move(source_class, destination_class))
-    found = transfer_route(source_class, destination_class)
-    if found is not None:
-        request = TransferRequest(
-            tensor, destination, source_class, destination_class, tensor.dtype(), tensor.layout, tensor.layout.cosize
-        )
-        prepared = found.provider.prepare(request)
-        if isinstance(prepared, PreparedTransfer):
-            return _by_transfer(prepared)
-        reason = prepared.reason if isinstance(prepared, Unsupported) else f"it prepared {type(prepared).__name__}"
-        raise NotImplementedError(
-            f"cannot move on the route {route_name(source_class, destination_class)}: {found.route_id} refuses, "
-            f"{reason}. Move by way of a CPU carrier."
-        )
-    if elementwise_fallback(source_class) and elementwise_fallback(destination_class):
-        return _by_operation(ElementwiseMoveOperation())
-    raise NotImplementedError(
-        f"cannot move on the route {route_name(source_class, destination_class)}: there is no TransferRoute for it, "
-        "and the elementwise fallback is not allowed by both. Define a route, or set elementwise_fallback."
-    )
-
-
-def _require_reverse(source_class: type[Carrier], destination_class: type[Carrier]) -> None:
-    """Nothing, when a gradient finds its way back. Errors: NotImplementedError that names the reverse pair."""
-    if is_defined(source_class) or is_defined(destination_class):
-        if transfer_route(destination_class, source_class) is not None:
-            return
-        if elementwise_fallback(source_class) and elementwise_fallback(destination_class):
-            return
-        raise NotImplementedError(
-            f"cannot move a tensor that requires a gradient: there is no reverse route "
-            f"{route_name(destination_class, source_class)} for it. Define one, or move under no_grad()."
-        )
-    dispatch_move(destination_class, source_class)
-
-
-def _by_operation(operation: MoveOperation) -> Route:
-    def go(tensor: Tensor, destination: Carrier) -> None:
-        operation.copy(tensor.carrier, tensor.offset, destination, tensor.layout.cosize)
-
-    return go
-
-
-def _by_transfer(prepared: PreparedTransfer) -> Route:
-    def go(tensor: Tensor, destination: Carrier) -> None:
-        outcome = require_completion(prepared.submit(), what="the move").wait()
-        if outcome is not None:
-            raise ProviderContractError(
-                f"cannot finish the move: its completion gave {outcome!r}. A transfer completes with None. Mend it."
-            )
-
-    return go
 
 
 def _require_room(layout: Layout, destination: Carrier) -> None:
@@ -237,6 +168,26 @@ def _require_room(layout: Layout, destination: Carrier) -> None:
             f"cannot move {layout!r} into {destination!r}: it is too small, since the Layout spans {layout.cosize} "
             "slots. Pass an empty carrier or one of that size."
         )
+
+
+def _require_apart(tensor: Tensor, destination: Carrier) -> None:
+    if overlap(tensor.carrier, tensor.offset, destination, tensor.layout.cosize):
+        raise ValueError(
+            f"cannot move {tensor!r} into {destination!r}: both hold some of the same bytes. A move never "
+            "writes over its source. Move by way of another carrier."
+        )
+
+
+def _find_reverse(tensor: Tensor, destination: Carrier) -> Way:
+    """How the gradient finds its way back. Errors: NotImplementedError that names the reverse pair."""
+    pair = type(destination), tensor.carrier_type()
+    try:
+        return find_way(*pair)
+    except NotImplementedError as error:
+        raise NotImplementedError(
+            f"cannot move a tensor that requires a gradient: there is no reverse route {route_name(*pair)} for it. "
+            "Define one, or move under no_grad()."
+        ) from error
 
 
 @final
@@ -252,15 +203,15 @@ class _Move:
         destination: Carrier,
         handle: AwaitMove[Tensor],
         route: Route,
+        reverse: Way | None,
         observation: Observation | None,
     ) -> None:
         self._handle = weakref.ref(handle)
         self._route = route
+        self._reverse = reverse
         self._observation = observation
         self._tensor = tensor
-        self._records = tensor.requires_grad and mode.enabled
         self._source = tensor.carrier
-        self._offset = tensor.offset
         self._layout = tensor.layout
         self._destination = destination
         self._source_token = self._source._claim_ownership()
@@ -273,6 +224,7 @@ class _Move:
         self._was_empty = False
 
     def start(self) -> None:
+        _on_their_way.add(self)
         try:
             default_lanes().submit(self._run, Priority.DEMAND)
         except BaseException as error:
@@ -293,48 +245,89 @@ class _Move:
         handle = self._handle()
         if handle is not None:
             handle._succeed(moved)
+        _on_their_way.discard(self)
 
     def _carry_over(self) -> Tensor:
-        source, destination, count = self._source, self._destination, self._layout.cosize
+        source, destination = self._source, self._destination
         # Another move may have filled the destination since it was looked at, before it was claimed.
         self._was_empty = destination.size() == 0
         if self._was_empty:
-            destination._allocate(count)
+            destination._allocate(self._layout.cosize)
         else:
             _require_room(self._layout, destination)
         destination._version += 1  # before the first value changes: a copy that fails midway has changed some
-        # Carriers made under inference mode take writes only under it, and a lane does not inherit it.
-        with torch.inference_mode():
-            self._route(self._tensor, destination)
+        self._route(self._tensor, destination)
         if source.version != self._source_version:
             raise RuntimeError(
                 f"cannot finish the move of {source!r}: its version was {self._source_version} at the beginning and is "
                 f"{source.version}. The values of a carrier must not change while they move. Move it again."
             )
         moved = Tensor(destination, 0, self._layout)
-        if self._records:
-            _record(self._tensor, moved)
+        if self._reverse is not None:
+            _record(self._tensor, moved, self._reverse)
+        self._release_source()
+        return moved
+
+    def _release_source(self) -> None:
+        source = self._source
+        size = source.size()
         source._released = True  # release() is for outsiders: it refuses an owned carrier
         try:
             source._free()
         except BaseException:
+            # What let go of its slots before it failed holds nothing any more: then the destination keeps the values.
             source._released = False
+            source._released = source.size() != size
             raise
-        return moved
 
     def _end_in_failure(self, error: BaseException) -> None:
         try:
-            if self._was_empty and self._destination._is_in_memory():
-                self._destination._free()  # memory can be had again; a file would be closed for good
+            if self._was_empty and not self._source.is_released() and isinstance(self._destination, _FREED_AGAIN):
+                self._destination._free()
         finally:
             self._give_back()
             handle = self._handle()
             if handle is not None:
                 handle._fail(error)
+            _on_their_way.discard(self)
 
     def _give_back(self) -> None:
-        self._source._relinquish_ownership(self._source_token)
-        self._destination._relinquish_ownership(self._destination_token)
+        for carrier, token in self._owned():
+            carrier._relinquish_ownership(token)
+
+    def _owned(self) -> list[tuple[Carrier, int]]:
+        return [(self._source, self._source_token), (self._destination, self._destination_token)]
+
+    def _end_in_child(self) -> None:
+        """In a forked child, where no lane goes on with it: both carriers are nobody's, and whoever waits is told."""
+        handle = self._handle()
+        if handle is not None:
+            if handle.done:
+                return
+            handle._finished = threading.Event()  # a thread that is not here may have it locked, and the others too
+        for carrier, token in self._owned():
+            carrier._owner_lock = threading.Lock()
+            carrier._owner = token  # where it was given back a moment ago: it is once more, below
+        name = type(self._source).__name__
+        self._end_in_failure(
+            RuntimeError(
+                f"cannot finish the move of a {name} in a forked child: it was on its way at the fork, and goes on in "
+                "the parent alone. Wait for a move before the fork, or move in the child again."
+            )
+        )
+
+
+_on_their_way: set[_Move] = set()
+"""Changed by single steps of the interpreter, which a fork never splits."""
+
+
+def _end_all_in_child() -> None:
+    for one in list(_on_their_way):
+        one._end_in_child()
+    _on_their_way.clear()
+
+
+os.register_at_fork(after_in_child=_end_all_in_child)
 
 
 # -- the gradient of a move ------------------------------------------------------------------------------------------
@@ -342,14 +335,17 @@ class _Move:
 
 def _vjp(context: VJPContext, g: Tensor) -> Sequence[Tensor | None]:
     """The cotangent, moved back into fresh storage of the source's class by the reverse route."""
+    if g.carrier.is_released():
+        raise RuntimeError(
+            f"cannot run the backward of move with {g!r}: the carrier of its gradient is released. Pass one that is "
+            "live."
+        )
     source: Tensor = context.invocation.operands[0]
-    back = source.carrier.allocate_like(0, dtype=g.dtype())
-    layout = g.layout
-    own = g if layout.is_injective and layout.cosize == layout.size else None
-    carried = own if own is not None else COPY(g)
-    route = _route(carried, back)
-    back._allocate(carried.layout.cosize)
-    route(carried, back)
+    reverse: Way = context.options["reverse"]
+    is_dense = g.layout.is_injective and g.layout.cosize == g.size()
+    carried = g if is_dense else fresh_copy(g, dense_like(g.shape, [g.layout]))
+    back = source.carrier.allocate_like(carried.layout.cosize, dtype=g.dtype(), empty=True)
+    reverse(carried, back)(carried, back)
     return (Tensor._make(back, 0, carried.layout),)
 
 
@@ -361,12 +357,16 @@ def _resolve(call: BoundOperationCall) -> ResolvedInvocation:
 
 
 _MOVE = define(
-    "move", OperationSchema([OperandSpec("x", OperandKind.TENSOR, differentiable=True)]), _resolve, None, _vjp
+    "move",
+    OperationSchema([OperandSpec("x", OperandKind.TENSOR, differentiable=True)], [OptionSpec("reverse")]),
+    _resolve,
+    None,
+    _vjp,
 )
 
 
-def _record(tensor: Tensor, moved: Tensor) -> None:
-    invocation = _MOVE.resolve_call(tensor)
+def _record(tensor: Tensor, moved: Tensor, reverse: Way) -> None:
+    call = BoundOperationCall(_MOVE, (tensor,), {"reverse": reverse}, (OperandKind.TENSOR,))
     operation = Operation(_MOVE, tensor.carrier_type())
-    operation._record(invocation, (moved,), (True,))
+    operation._record(_resolve(call), (moved,), (True,))
     moved.autograd_ctx = operation

@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from strideweave.carriers.carrier import Scalar
+from strideweave.carriers.cpu import CPU
 from strideweave.einops import rearranged
 from strideweave.layout import Layout, Tree
-from strideweave.operation.alignment import dense_like
+from strideweave.operation.alignment import dense_like, with_strides
 from strideweave.operation.call import BoundOperationCall, ResolvedInvocation, ResultSpec, VJPContext
 from strideweave.operation.definition import OperationDefinition, define
+from strideweave.operation.execution import executor_of
 from strideweave.operation.plan import Accumulation, Arithmetic, OperandPlan, OperandRole, OperationPlan
 from strideweave.operation.promotion import computed_in
 from strideweave.operation.schema import OperandKind, OperandSpec, OperationSchema, OptionSpec
 from strideweave.tensor import views
+from strideweave.tensor.copying import stored, values_of
 from strideweave.tensor.tensor import Tensor
 
 Place = Callable[[Layout, Any], tuple[int, Layout]]
@@ -41,6 +44,8 @@ def _view(name: str, place: Place) -> OperationDefinition:
         source = context.invocation.operands[0].layout
         target = dense_like(source.shape, [source])
         offset, layout = place(target, context.options["how"])
+        if executor_of(type(g.carrier)) is None:  # a carrier that only stores: embedded in host memory
+            return (_embedded(g, target, offset, layout),)
         return (EMBED(g, target=target, offset=offset, layout=layout),)
 
     return define(
@@ -50,6 +55,14 @@ def _view(name: str, place: Place) -> OperationDefinition:
         None,
         vjp,
     )
+
+
+def _embedded(g: Tensor, target: Layout, offset: int, layout: Layout) -> Tensor:
+    values = values_of(g)
+    host = Tensor._make(CPU.wrap(values.contiguous().reshape(-1)), 0, Layout.row_major(*values.shape))
+    host = Tensor._make(host.carrier, 0, with_strides(g.shape, [d for _, d in host.layout.leaves()]))
+    embedded: Tensor = EMBED(host, target=target, offset=offset, layout=layout)
+    return stored(embedded.torch(), target, g.carrier)
 
 
 def _slice(layout: Layout, how: Sequence[tuple[int | None, int | None, int | None] | int]) -> tuple[int, Layout]:

@@ -6,6 +6,7 @@ import torch
 
 from strideweave.carriers.carrier import Carrier
 from strideweave.carriers.torch_storage import TorchStorage
+from strideweave.dtype import DType
 from strideweave.layout import Layout
 from strideweave.tensor.tensor import Tensor
 
@@ -41,6 +42,15 @@ def fresh_copy(source: Tensor, layout: Layout, like: Carrier | None = None) -> T
         strided(span, layout, 0).copy_(values_of(source))
         carrier._write_runs([(0, span)])
     return copied
+
+
+def stored(values: torch.Tensor, layout: Layout, like: Carrier) -> Tensor:
+    """`values`, one dim per leaf, in fresh storage of the class of `like`. Shapes: `layout` is dense and injective."""
+    carrier = like.allocate_like(layout.cosize, dtype=DType.from_torch(values.dtype))
+    span = torch.zeros(layout.cosize, dtype=values.dtype)
+    strided(span, layout, 0).copy_(values)
+    carrier._write_runs([(0, span)])
+    return Tensor._make(carrier, 0, layout)
 
 
 def overwrite(target: Tensor, values: torch.Tensor) -> None:

@@ -428,3 +428,25 @@ def test_only_values_that_the_wanted_gradients_need_must_stay() -> None:
     w.detach()[0] = 9.0  # the gradient of w needs x alone
     y.backward()
     assert grad_of(w).tolist() == [1.0, 2.0]
+
+
+def test_gradients_pass_views_and_meet_on_a_carrier_that_only_stores() -> None:
+    values = torch.arange(6.0).reshape(2, 3)
+    x = leaf(values)
+    stored = sw.move(x * 1, sw.FileBacked())
+    turned = sw.move(sw.permute(stored, 1, 0)[0:2, :], sw.CPU(0))
+    (sw.reduce_sum(turned * turned)).backward()
+    other = values.clone().requires_grad_()
+    (other.T[0:2] ** 2).sum().backward()
+    assert torch.equal(grad_of(x), other.grad)
+
+
+def test_second_gradient_of_a_leaf_in_a_file_is_added_there() -> None:
+    x = Tensor(sw.FileBacked(size=2), 0, Layout.column_major(2), requires_grad=True)
+    for weight in (2.0, 3.0):
+        view = sw.reshape(x, (2, 1))
+        view.backward(Tensor(sw.FileBacked(size=2), 0, Layout.column_major(2, 1)).detach())
+        assert x.grad is not None
+        x.grad[0] = weight + x.grad[0]
+    assert x.grad.carrier_type() is sw.FileBacked
+    assert sw.to_list(x.grad) == [5.0, 0.0]

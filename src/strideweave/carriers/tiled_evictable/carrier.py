@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import NoReturn, final
+from typing import NoReturn, SupportsIndex, final
 
 import torch
 
 from strideweave.carriers.carrier import Carrier, Run, Scalar, slot_value
-from strideweave.carriers.tiled_evictable import construction, transitions
+from strideweave.carriers.handle import AwaitMove
+from strideweave.carriers.tiled_evictable import construction, durability, forking, transitions
 from strideweave.carriers.tiled_evictable.budget import format_nbytes
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.geometry import Geometry
+from strideweave.carriers.tiled_evictable.gradients import as_gradient, record_project, summed
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
 from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
 from strideweave.carriers.tiled_evictable.policy import LRUOrder, Purpose, ResidencyPolicy
 from strideweave.carriers.tiled_evictable.projection import Projection, Target, compact_layout
+from strideweave.carriers.tiled_evictable.scattering import scatter
 from strideweave.carriers.tiled_evictable.selection import Coordinate, ResidencyPlan, TileSelection, TileSet
 from strideweave.carriers.tiled_evictable.streaming import TileStream, Use
 from strideweave.carriers.tiled_evictable.tiers import InPlaceTier, PrimaryTier, SecondaryTier, SlabTier
@@ -58,6 +63,9 @@ class TiledEvictable(Carrier):
     >>> weights.release()
     """
 
+    _gradient: weakref.ref[Tensor] | None = None
+    """The Tensor that a backward made over this carrier, while nothing else knows it."""
+
     def __init__(
         self,
         primary: Carrier,
@@ -97,9 +105,50 @@ class TiledEvictable(Carrier):
             self._name(),
         )
         self._tokens = (primary._claim_ownership(), secondary._claim_ownership())
-        self._start(in_primary=bool(primary.size()), in_secondary=secondary_tier.holds_all)
+        self._start(in_primary=bool(primary.size()), secondary=secondary_tier)
+        forking.watch(self)
 
-    def _start(self, *, in_primary: bool, in_secondary: bool) -> None:
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        primary: Carrier | None = None,
+        *,
+        budget: int | str | None = None,
+        residency_policy: ResidencyPolicy | None = None,
+        mutable: bool = True,
+    ) -> TiledEvictable:
+        """The carrier over the tiles that an earlier one kept in the file at `path`: those with a value are clean.
+
+        Such a file is made by a carrier whose secondary is an empty `FileBacked(path)`. Grid, tile shape, layout and
+        dtype are read from it. `primary` is an empty carrier of that dtype, CPU unless given.
+
+        Units: `budget` in bytes. Errors: FileNotFoundError; ValueError for a file that is no tile store, is damaged, is
+        cut or has another version, and for a primary with slots; TypeError for a primary of another dtype.
+
+        >>> import pathlib, tempfile, torch
+        >>> from strideweave import CPU, DType, FileBacked, TiledEvictable
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = pathlib.Path(folder.name, "weights.tiles")
+        >>> c = TiledEvictable(CPU.wrap(torch.arange(4.0)), FileBacked(path, dtype=DType.Float32), (2,), (2,))
+        >>> c.flush()
+        >>> c.release()
+        >>> again = TiledEvictable.open(path)
+        >>> [again[k] for k in range(4)], again.tile_state((0,))
+        ([0.0, 1.0, 2.0, 3.0], TileState(location='secondary', valid=True, dirty=False))
+        >>> again.release()
+        >>> folder.cleanup()
+        """
+        tier, secondary, shapes = durability.reopen(path, primary, mutable=mutable)
+        try:
+            carrier = cls(tier, secondary, **shapes, budget=budget, residency_policy=residency_policy)
+        except BaseException:
+            secondary.release()
+            raise
+        carrier._mutable = carrier._mutable and mutable
+        return carrier
+
+    def _start(self, *, in_primary: bool, secondary: SecondaryTier) -> None:
         engine = self._engine
         with engine.guard:
             for tile in engine.tiles:
@@ -107,8 +156,10 @@ class TiledEvictable(Carrier):
                     slot = engine.primary.take(tile.ordinal)
                     assert slot is not None
                     engine.settle(tile, slot)
+                elif secondary.tile_store is not None and secondary.tile_store.is_zero(tile.ordinal):
+                    tile.implicit = True
                 else:
-                    tile.stored = in_secondary
+                    tile.stored = secondary.holds(tile.ordinal)
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
@@ -224,6 +275,23 @@ class TiledEvictable(Carrier):
         """`evict_async(tiles).wait()`."""
         self.evict_async(tiles).wait()
 
+    def flush_async(self, tiles: TileSet | TileSelection | None = None) -> AwaitResidency:
+        """Start to make tiles (all, unless given) clean and durable where they are; nothing is evicted.
+
+        Values that only primary holds are written to secondary, and what secondary has is brought to the disk when its
+        file outlives the process. Tiles are pinned meanwhile. A failure leaves dirty tiles dirty, and in primary.
+
+        Errors: RuntimeError when released, or when a pending eviction covers a tile that must be written; TypeError,
+        ValueError for what is no set of tiles of this grid.
+        """
+        self._require_live("flush")
+        wanted = self._engine.tiles if tiles is None else self._bound(tiles, "flush")
+        return durability.flush(self._engine, wanted)
+
+    def flush(self, tiles: TileSet | TileSelection | None = None) -> None:
+        """`flush_async(tiles).wait()`: then the values outlast a crash, and `TiledEvictable.open` finds them."""
+        self.flush_async(tiles).wait()
+
     # -- use ---------------------------------------------------------------------------------------------------------
 
     def project(self, tensor: Tensor, selection: TileSelection, destination: Carrier | None = None) -> AwaitProjection:
@@ -240,42 +308,65 @@ class TiledEvictable(Carrier):
         """
         self._require_live("project")
         self._require_full(tensor, "project")
-        if not isinstance(selection, TileSelection):
-            raise TypeError(
-                f"cannot project {selection!r}: selection must be a TileSelection. Pass TileSelection([...])."
-            )
-        selection._validate_grid_shape(self.grid_shape)
+        self._require_selection(selection, "project")
         layout = compact_layout(tensor.layout, selection, self.tile_shape)
         self._require_destination(destination, layout)
         plan = self._plan(selection.tile_set, "projection")
-        tiles = [self._engine.tiles[self._geometry.ordinal(c)] for c in selection.coordinates]
-        compact_shape = selection.compact_grid_shape
-        places = TileSelection([range(n) for n in compact_shape]).coordinates
-        promoted = self._tiles(plan.promote)
+        selected = self._selected(selection)
+        handle = AwaitProjection._pending(f"project {len(selected)} tiles of {self._name()}")
         with self._engine.guard:
-            self._require_admissible(tiles, plan, "project")
-            pin = Pin(self._engine, f"projection of {len(tiles)} tiles")
+            pin = self._pinned([tile for tile, _ in selected], plan, "project", f"projection of {len(selected)} tiles")
             try:
-                # Pinned before room is counted: what the request needs must not make room for what the policy wants.
-                for tile in (*tiles, *promoted, *(t for t in self._tiles(plan.retain) if t.slot is not None)):
-                    pin.add(tile)
-                coming = sum(tile.slot is None and tile.load is None for tile in promoted)
-                self._engine.require_room(coming, f"promote {coming} tiles for a projection")
-                target = Target(self._engine, tensor, destination or self._primary.allocate_like(0), layout)
+                recording = record_project(tensor, selection, self.tile_shape)
+                to = destination or self._primary.allocate_like(0)
+                target = Target(self._engine, tensor, to, layout, recording)
             except BaseException:
                 pin.close()
                 raise
             projection = Projection(
                 self._engine,
-                selected=list(zip(tiles, places, strict=True)),
-                promoted=promoted,
+                selected=selected,
+                promoted=self._tiles(plan.promote),
                 leaving=self._tiles(plan.evict),
                 pin=pin,
                 target=target,
+                handle=handle,
             )
             projection.start()
         projection.steps.over(None)
-        return projection.handle
+        return handle
+
+    def scatter(
+        self, compact: Tensor, template: Tensor, selection: TileSelection, reduction: str = "replace"
+    ) -> AwaitMove[Tensor]:
+        """Start to put a compact Tensor into the selected tiles of a fresh carrier; returns without waiting for bytes.
+
+        The result has the shape, Layout and dtype of `template`, and its carrier the grid, the kinds of tiers, the
+        budget and the policy of this one. With "replace" its selected tiles hold the values of `compact`, with "add"
+        their sum with those of `template`. They are valid and dirty and the version is 1; all other tiles are invalid,
+        whatever `template` has there. `compact` and `template` stay as they are; until the end nobody else can write
+        or release `compact`.
+
+        Gradients: `compact` gets the selected part of the cotangent. `template` gets the same with "add", and zero with
+        "replace". Tiles that were not selected pass none: the result retains no value of `template` there.
+
+        Shapes: `compact` as the projection of `selection`, in any layout.
+        Errors: ValueError for another `reduction`, a selection outside the grid, a `template` that is not
+        tile-footprint compatible, or another shape; TypeError for no Tensor or TileSelection, another carrier's
+        `template`, or a `compact` of another class or dtype; RuntimeError for a released carrier, an owned `compact`, a
+        pending conflict, or an invalid tile to "add" to; BudgetExceeded when the result cannot hold the selected tiles
+        in primary. A failure that comes later is raised by `wait()`; there is no result then.
+        Source: seed 000, "Scatter is the asynchronous projection counterpart".
+
+        >>> import torch
+        >>> from strideweave import CPU, DType, FileBacked, Layout, Tensor, TiledEvictable, TileSelection, from_torch
+        >>> c = TiledEvictable(CPU.wrap(torch.arange(6.0)), FileBacked(dtype=DType.Float32), (3,), (2,))
+        >>> t, picked = Tensor(c, 0, Layout.column_major(6)), TileSelection([[2, 0]])
+        >>> result = c.scatter(from_torch(torch.tensor([10.0, 20.0, 30.0, 40.0])), t, picked, "add").wait()
+        >>> result.carrier.project(result, picked).wait().torch(), result.carrier.tile_state((1,)).location
+        (tensor([14., 25., 30., 41.]), 'invalid')
+        """
+        return scatter(self, compact, template, selection, reduction)
 
     @contextmanager
     def borrow(self, tiles: TileSet | TileSelection) -> Iterator[Mapping[Coordinate, torch.Tensor]]:
@@ -346,7 +437,31 @@ class TiledEvictable(Carrier):
 
     def _materialize(self, tensor: Tensor) -> Tensor:
         every = TileSelection([range(n) for n in self.grid_shape])
-        return self.project(tensor, every).wait()
+        return self.project(tensor.detach(), every).wait()
+
+    def _selected(self, selection: TileSelection) -> list[tuple[Tile, Coordinate]]:
+        """Every selected tile, with its place in the compact grid."""
+        return [(self._engine.tiles[self._geometry.ordinal(c)], place) for c, place in selection._placed]
+
+    def _pinned(self, tiles: Sequence[Tile], plan: ResidencyPlan, what: str, label: str) -> Pin:
+        """All that a request needs, pinned: `tiles`, which it reads, and what the plan keeps (guarded).
+
+        Errors: RuntimeError for what conflicts or has no value; BudgetExceeded when the plan promotes too much. Nothing
+        is pinned then.
+        """
+        self._require_admissible(tiles, plan, what)
+        pin = Pin(self._engine, label)
+        promoted = self._tiles(plan.promote)
+        try:
+            # Pinned before room is counted: what the request needs must not make room for what the policy wants.
+            for tile in (*tiles, *promoted, *(t for t in self._tiles(plan.retain) if t.slot is not None)):
+                pin.add(tile)
+            coming = sum(tile.slot is None and tile.load is None for tile in promoted)
+            self._engine.require_room(coming, f"promote {coming} tiles for a {label.split()[0]}")
+        except BaseException:
+            pin.close()
+            raise
+        return pin
 
     def _require_admissible(self, tiles: Sequence[Tile], plan: ResidencyPlan, what: str) -> None:
         """Refuse what conflicts or has no value, before anything moves (guarded)."""
@@ -408,16 +523,13 @@ class TiledEvictable(Carrier):
         engine = self._engine
         tile = engine.tiles[ordinal]
         number = slot_value(value, self._dtype)
+        engine.secondary.require_own_process()
         coordinate = self._geometry.coordinate(ordinal)
         with engine.guard:
             engine.await_write_back([tile])
             engine.require_unclaimed([tile], "write")
             engine.require_valid([tile], "write")
-            if tile.pins:
-                raise RuntimeError(
-                    f"cannot write tile {coordinate} of {self._name()}: it is pinned by running work or a borrowed "
-                    "view. Wait for that work, or leave the borrow block."
-                )
+            self._require_unpinned(tile)
         use = Use(engine, "write", f"tile {coordinate}")
         with closing(use):
             with engine.guard:
@@ -425,10 +537,19 @@ class TiledEvictable(Carrier):
             use.view(tile)
             with engine.guard:
                 assert tile.slot is not None
+                # A flush, or a projection, may have begun to read it meanwhile.
+                self._require_unpinned(tile, own=1)
                 engine.element(tile.slot, place).fill_(number)
                 tile.dirty = True
                 tile.implicit = False
                 self._version += 1
+
+    def _require_unpinned(self, tile: Tile, *, own: int = 0) -> None:
+        if tile.pins > own:
+            raise RuntimeError(
+                f"cannot write tile {self._geometry.coordinate(tile.ordinal)} of {self._name()}: it is pinned by "
+                "running work or a borrowed view. Wait for that work, or leave the borrow block."
+            )
 
     def _read_runs(self, runs: Sequence[Run]) -> NoReturn:
         raise NotImplementedError(
@@ -453,6 +574,12 @@ class TiledEvictable(Carrier):
             "memory and on disk. A tiled tensor is never materialised silently. Use project() for the tiles you "
             "need, or materialize() for a full copy."
         )
+
+    def _summed(self, a: Tensor, b: Tensor) -> Tensor:
+        return summed(a, b)
+
+    def _as_gradient(self, cotangent: Tensor) -> Tensor:
+        return as_gradient(cotangent)
 
     def _is_dependent(self) -> bool:
         return True
@@ -544,6 +671,9 @@ class TiledEvictable(Carrier):
             carrier._relinquish_ownership(token)
             carrier.release()
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> durability.Reduced:
+        return durability.reduce_tiled(self)
+
     # -- guards ------------------------------------------------------------------------------------------------------
 
     def _bound(self, tiles: TileSet | TileSelection, what: str) -> list[Tile]:
@@ -568,6 +698,13 @@ class TiledEvictable(Carrier):
                 "Call the method of the Tensor's own carrier."
             )
         self._geometry.require_compatible(tensor.offset, tensor.layout)
+
+    def _require_selection(self, selection: TileSelection, what: str) -> None:
+        if not isinstance(selection, TileSelection):
+            raise TypeError(
+                f"cannot {what} {selection!r}: selection must be a TileSelection. Pass TileSelection([...])."
+            )
+        selection._validate_grid_shape(self.grid_shape)
 
     def _require_destination(self, destination: Carrier | None, layout: Layout) -> None:
         if destination is None:

@@ -146,6 +146,8 @@ class Engine:
         self.pins: set[Pin] = set()
         self.written_back: set[int] = set()
         """Tiles that a lane is writing back to make room: pinned, and by nobody that a caller could wait for."""
+        self.left_in_parent: set[int] = set()
+        """Tiles that were dirty when this process was forked: their values are the parent's."""
         self.closed = False
         self.abandoned: deque[Pin] = deque()  # appended to without the lock, which the collector may not take
         self.order = order
@@ -179,6 +181,12 @@ class Engine:
     def require_valid(self, tiles: Iterable[Tile], what: str) -> None:
         """Raise when one of the tiles has no value."""
         for tile in tiles:
+            if not tile.valid and tile.ordinal in self.left_in_parent:
+                raise RuntimeError(
+                    f"cannot {what} tile {self.geometry.coordinate(tile.ordinal)} of {self.name} in a child after "
+                    "fork: it was dirty in the parent. A dirty tile belongs to the process that wrote it. Call "
+                    "flush() in the parent before the fork."
+                )
             if not tile.valid:
                 raise RuntimeError(
                     f"cannot {what} tile {self.geometry.coordinate(tile.ordinal)} of {self.name}: it is invalid, no "

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import torch
 
 from strideweave.carriers.carrier import Carrier
+from strideweave.carriers.handle import AwaitResult
 from strideweave.carriers.tiled_evictable import transitions
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
-from strideweave.carriers.tiled_evictable.handles import AwaitProjection
 from strideweave.carriers.tiled_evictable.selection import Coordinate, TileSelection
 from strideweave.carriers.tiled_evictable.steps import Steps
 from strideweave.io import Priority
 from strideweave.layout import Layout, Shape, Stride
 from strideweave.tensor import Tensor
+
+if TYPE_CHECKING:
+    from strideweave.carriers.tiled_evictable.gradients import Recording
 
 _GATHER_NBYTES = 8 * 2**20  # tiles that are there already are copied in jobs of about this size
 _GATHER_TILES = 16
@@ -35,14 +39,50 @@ def _first_stride(mode: Layout) -> int:
     return min((d for n, d in mode.leaves() if n > 1), default=0)
 
 
+class Taker(Protocol):
+    """Where the tiles of a request go, each with its place in the compact grid."""
+
+    @property
+    def takes_packed(self) -> bool:
+        """Whether a packed tile can be read straight into its place."""
+        ...
+
+    def run(self, compact: Coordinate) -> torch.Tensor:
+        """A tile's place as one run, where `takes_packed`."""
+        ...
+
+    def gather_slot(self, tile: Tile, slot: int, compact: Coordinate) -> None:
+        """Take a primary tile (on a lane)."""
+        ...
+
+    def gather_packed(self, tile: Tile, packed: torch.Tensor, compact: Coordinate) -> None:
+        """Take a packed tile (on a lane)."""
+        ...
+
+    def overwrite(self, tile: Tile, compact: Coordinate) -> None:
+        """Take what needs no value of the tile (on a lane)."""
+        ...
+
+    def publish(self) -> Tensor:
+        """The result, once every tile is taken."""
+        ...
+
+    def abandon(self) -> None:
+        """There is no result, and everything is as it was before the request."""
+        ...
+
+
 class Target:
     """The compact destination, and how the values of one tile find their place in it."""
 
-    def __init__(self, engine: Engine, source: Tensor, destination: Carrier, layout: Layout) -> None:
+    def __init__(
+        self, engine: Engine, source: Tensor, destination: Carrier, layout: Layout, recording: Recording | None
+    ) -> None:
         self._engine = engine
         self._source = source
         self._destination = destination
         self._layout = layout
+        self._recording = recording
         self._owner = destination._claim_ownership()
         self._was_empty = destination.size() == 0
         if self._was_empty:
@@ -58,8 +98,11 @@ class Target:
         if not self._was_empty:
             self._destination._flat()[: self._flat.numel()].copy_(self._flat)
             self._destination._version += 1
+        result = Tensor(self._destination, 0, self._layout)
+        if self._recording is not None:
+            self._recording.attach(result)
         self._destination._relinquish_ownership(self._owner)
-        return Tensor(self._destination, 0, self._layout)
+        return result
 
     def abandon(self) -> None:
         """The destination is what it was before."""
@@ -105,6 +148,10 @@ class Target:
         place = self._flat.as_strided(backward, self._axis_strides[::-1], self._corner(compact))
         place.copy_(packed[order].reshape(backward))
 
+    def overwrite(self, tile: Tile, compact: Coordinate) -> NoReturn:
+        """Never asked: a projection needs every value."""
+        raise AssertionError("a projection overwrites no tile")
+
     def _corner(self, compact: Coordinate) -> int:
         steps = zip(compact, self._engine.geometry.tile_shape, self._axis_strides, strict=True)
         return sum(c * t * stride for c, t, stride in steps)
@@ -115,7 +162,7 @@ class Target:
 
 
 class Projection:
-    """One running projection: a step per selected tile, done as soon as its value is there."""
+    """One running projection or scatter: a step per selected tile, done as soon as its value is there."""
 
     def __init__(
         self,
@@ -125,16 +172,19 @@ class Projection:
         promoted: Sequence[Tile],
         leaving: Sequence[Tile],
         pin: Pin,
-        target: Target,
+        target: Taker,
+        handle: AwaitResult[Tensor],
+        overwritten: Sequence[tuple[Tile, Coordinate]] = (),
     ) -> None:
         self._engine = engine
         self._selected = selected
+        self._overwritten = overwritten
         self._promoted = promoted
         self._leaving = leaving
         self._pin = pin
         self._target = target
+        self._handle = handle
         self.steps = Steps(engine, self._end)
-        self.handle = AwaitProjection._pending(f"project {len(selected)} tiles of {engine.name}")
 
     def start(self) -> None:
         """Send every step on its way (guarded)."""
@@ -166,10 +216,19 @@ class Projection:
         batch = max(1, min(_GATHER_TILES, _GATHER_NBYTES // engine.tile_nbytes))
         for k in range(0, len(present), batch):
             engine.lanes.submit(partial(self._gather_present, present[k : k + batch]), Priority.DEMAND)
+        for k in range(0, len(self._overwritten), batch):
+            part = self._overwritten[k : k + batch]
+            for _ in part:
+                self.steps.add()
+            engine.lanes.submit(partial(self._overwrite, part), Priority.DEMAND)
 
     def _gather_present(self, batch: Sequence[tuple[Tile, int, Coordinate]]) -> None:
         for tile, slot, compact in batch:
             self.steps.run(partial(self._target.gather_slot, tile, slot, compact))
+
+    def _overwrite(self, batch: Sequence[tuple[Tile, Coordinate]]) -> None:
+        for tile, compact in batch:
+            self.steps.run(partial(self._target.overwrite, tile, compact))
 
     def _gather_landed(self, tile: Tile, compact: Coordinate, error: BaseException | None) -> None:
         slot = tile.slot
@@ -200,13 +259,16 @@ class Projection:
 
     def _publish(self, error: BaseException | None) -> None:
         result: Tensor | None = None
-        try:
-            if error is None:
+        if error is None:
+            try:
                 result = self._target.publish()
-            else:
+            except BaseException as e:
+                error = e
+        if error is not None:
+            try:
                 self._target.abandon()
-        except BaseException as e:
-            error = error or e
+            except BaseException as e:
+                error.add_note(f"giving its memory back failed too: {e!r}")
         with self._engine.guard:
             self.steps.done()
-        self.handle._finish(result, error)
+        self._handle._finish(result, error)

@@ -68,6 +68,12 @@ class TileSelection:
         """The same tiles as a set."""
         return TileSet(self.coordinates)
 
+    @cached_property
+    def _placed(self) -> tuple[tuple[Coordinate, Coordinate], ...]:
+        """Every selected tile with its place in the compact grid, in the order of `coordinates`."""
+        places = (place[::-1] for place in product(*map(range, self.compact_grid_shape[::-1])))
+        return tuple(zip(self.coordinates, places, strict=True))
+
     def _validate_grid_shape(self, grid_shape: tuple[int, ...]) -> None:
         """Raise ValueError unless every coordinate lies in the grid."""
         if self.rank != len(grid_shape):
