@@ -16,6 +16,19 @@ from strideweave.carriers import (
 )
 from strideweave.carriers.block_device import BlockDevice, BlockDeviceCarrier
 from strideweave.carriers.evictable import Evictable
+from strideweave.carriers.extension import (
+    CarrierDefinition,
+    CarrierFacet,
+    CompositeProvider,
+    DependentCarrier,
+    KernelPack,
+    KernelProvider,
+    StorageProvider,
+    TransferProvider,
+    TransferRoute,
+    register_carrier_definition,
+    register_kernel_pack,
+)
 from strideweave.carriers.move import move, move_async
 from strideweave.carriers.tiled_evictable import (
     LRU,
@@ -77,12 +90,18 @@ __all__ = [
     "BlockDeviceCarrier",
     "BudgetExceeded",
     "Carrier",
+    "CarrierDefinition",
+    "CarrierFacet",
     "CheckpointFile",
+    "CompositeProvider",
     "DType",
+    "DependentCarrier",
     "Evictable",
     "FileBacked",
     "Generic",
     "IndexMap",
+    "KernelPack",
+    "KernelProvider",
     "Layout",
     "Metal",
     "Module",
@@ -101,6 +120,7 @@ __all__ = [
     "ResidencyPolicy",
     "ResultSpec",
     "Shape",
+    "StorageProvider",
     "Stride",
     "Swizzle",
     "SwizzleStage",
@@ -110,6 +130,8 @@ __all__ = [
     "TileState",
     "TiledEvictable",
     "Tiler",
+    "TransferProvider",
+    "TransferRoute",
     "Tree",
     "define_operation",
     "friendly",
@@ -124,6 +146,8 @@ __all__ = [
     "nn",
     "no_grad",
     "profile",
+    "register_carrier_definition",
+    "register_kernel_pack",
     "set_grad_enabled",
 ]
 __all__ += creation.__all__

@@ -96,7 +96,15 @@ def _pass_on(cotangents: Cotangents, order: Sequence[Operation], collects_leaves
 
 
 def backward(tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False) -> None:
-    """Leave the gradient of `tensor` in the grad of every leaf; see `Tensor.backward`."""
+    """Leave the gradient of `tensor` in the grad of every leaf; see `Tensor.backward`.
+
+    >>> import strideweave as sw
+    >>> from strideweave.autograd import backward
+    >>> x = sw.tensor([3.0], requires_grad=True)
+    >>> backward(x * x)
+    >>> sw.to_list(x.grad)
+    [6.0]
+    """
     tensor._require_differentiable("run the backward of")
     if not tensor._requires_grad:
         raise RuntimeError(
@@ -108,7 +116,15 @@ def backward(tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool 
 
 
 def backwards_traversal(gradient: Tensor, operation: Any, retain_graph: bool = False) -> None:
-    """Leave in the leaves under `operation` what its result's `gradient` comes to."""
+    """Leave in the leaves under `operation` what its result's `gradient` comes to.
+
+    >>> import strideweave as sw
+    >>> from strideweave.autograd import backwards_traversal
+    >>> x = sw.tensor([3.0], requires_grad=True)
+    >>> backwards_traversal(sw.ones(1), (x * x).autograd_ctx)
+    >>> sw.to_list(x.grad)
+    [6.0]
+    """
     node, index = operation_of(operation)
     node._live()
     result = Tensor._make(node._outputs[index]._carrier, node._outputs[index]._offset, node._outputs[index]._layout)

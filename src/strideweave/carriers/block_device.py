@@ -205,6 +205,11 @@ class BlockDeviceCarrier(Carrier):
 
     Shapes: flat. Errors: TypeError when it is constructed directly; RuntimeError when its device is closed or faulted;
     StorageError when the device fails, which faults it. A write that fails keeps the version that it advanced.
+
+    >>> from strideweave.carriers.block_device import BlockDeviceCarrier
+    >>> BlockDeviceCarrier(4)
+    Traceback (most recent call last):
+    TypeError: ...use BlockDevice.allocate...
     """
 
     _device: BlockDevice

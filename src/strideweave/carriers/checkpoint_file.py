@@ -16,7 +16,16 @@ from strideweave.io import SourceFile
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of bytes in a file. Units: bytes."""
+    """A stretch of bytes in a file. Units: bytes.
+
+    >>> from strideweave import Piece
+    >>> from strideweave.io import SourceFile
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     piece = Piece(SourceFile(file.name), 8, 64)
+    >>> piece.offset_nbytes, piece.nbytes
+    (8, 64)
+    """
 
     file: SourceFile
     """The file, with the identity that it had when its header was read."""
@@ -35,6 +44,16 @@ class CheckpointFile(Carrier):
 
     Shapes: flat. Errors: ValueError when a piece is no whole number of slots; ChangedFileError at reading when a file
     is no longer the one that was opened.
+
+    >>> import pathlib, tempfile
+    >>> import strideweave as sw
+    >>> from strideweave.io import SourceFile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "weights.bin")
+    ...     _ = path.write_bytes(bytes([7, 0, 9, 0]))
+    ...     c = sw.CheckpointFile([sw.Piece(SourceFile(path), 2, 2)], dtype=sw.DType.Int16)
+    ...     c.size(), c[0], c.is_mutable()
+    (1, 9, False)
     """
 
     def __init__(self, pieces: Iterable[Piece], *, dtype: StorageDType) -> None:

@@ -14,6 +14,11 @@ class AwaitResult(Generic[T]):
 
     A handle is created by the request that it stands for. It completes exactly once. Dropping it neither waits
     for the work nor cancels it.
+
+    >>> import strideweave as sw
+    >>> handle = sw.move_async(sw.tensor([1.0]), sw.FileBacked())
+    >>> isinstance(handle, sw.AwaitResult), handle.wait() is handle.wait(timeout=5)
+    (True, True)
     """
 
     __slots__ = ("__weakref__", "_error", "_finished", "_label", "_trace", "_value")
@@ -90,6 +95,11 @@ class AwaitMove(AwaitResult[T]):
     """The outcome of a move: `wait()` returns the Tensor over the destination, the same object every time.
 
     It is no Tensor itself, so no operation takes it as an operand.
+
+    >>> import strideweave as sw
+    >>> handle = sw.move_async(sw.tensor([1.0, 2.0]), sw.FileBacked())
+    >>> handle.wait()[1], handle.done
+    (2.0, True)
     """
 
     __slots__ = ()

@@ -35,6 +35,10 @@ class MoveOperation(ABC):
     """How slots are copied from one carrier class to another; stateless, one instance for each pair.
 
     Subclass it and register an instance to give a pair of definition-free classes a route of its own.
+
+    >>> from strideweave.carriers.move import CpuToFileBacked, MoveOperation
+    >>> issubclass(CpuToFileBacked, MoveOperation)
+    True
     """
 
     @abstractmethod
@@ -76,27 +80,57 @@ class RunMoveOperation(MoveOperation):
 
 @final
 class CpuToFileBacked(RunMoveOperation):
-    """From host memory into a file."""
+    """From host memory into a file.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import CpuToFileBacked, registered_move_operation
+    >>> isinstance(registered_move_operation(sw.CPU, sw.FileBacked), CpuToFileBacked)
+    True
+    """
 
 
 @final
 class FileBackedToCpu(RunMoveOperation):
-    """From a file into host memory."""
+    """From a file into host memory.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import FileBackedToCpu, registered_move_operation
+    >>> isinstance(registered_move_operation(sw.FileBacked, sw.CPU), FileBackedToCpu)
+    True
+    """
 
 
 @final
 class CpuToBlockDevice(RunMoveOperation):
-    """From host memory onto a block device."""
+    """From host memory onto a block device.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import CpuToBlockDevice, registered_move_operation
+    >>> isinstance(registered_move_operation(sw.CPU, sw.BlockDeviceCarrier), CpuToBlockDevice)
+    True
+    """
 
 
 @final
 class BlockDeviceToCpu(RunMoveOperation):
-    """From a block device into host memory."""
+    """From a block device into host memory.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import BlockDeviceToCpu, registered_move_operation
+    >>> isinstance(registered_move_operation(sw.BlockDeviceCarrier, sw.CPU), BlockDeviceToCpu)
+    True
+    """
 
 
 @final
 class ElementwiseMoveOperation(RunMoveOperation):
-    """The fallback between carriers that allow it: by runs, which a provider without run functions takes one by one."""
+    """The fallback between carriers that allow it: by runs, which a provider without run functions takes one by one.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import dispatch_move
+    >>> type(dispatch_move(sw.CPU, sw.Generic)).__name__
+    'ElementwiseMoveOperation'
+    """
 
 
 class _Registry:
@@ -118,6 +152,15 @@ def register_move_operation(source: type[Carrier], destination: type[Carrier], o
 
     Errors: TypeError for what is no class or MoveOperation; ValueError for a pair that has one; RuntimeError for a
     class with a CarrierDefinition, which has TransferRoutes instead.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import (
+    ...     CpuToFileBacked, register_move_operation, registered_move_operation, unregister_move_operation,
+    ... )
+    >>> register_move_operation(sw.Generic, sw.FileBacked, CpuToFileBacked())
+    >>> registered_move_operation(sw.Generic, sw.FileBacked) is not None
+    True
+    >>> unregister_move_operation(sw.Generic, sw.FileBacked)
     """
     _require_pair(source, destination)
     if not isinstance(operation, MoveOperation):
@@ -131,7 +174,14 @@ def register_move_operation(source: type[Carrier], destination: type[Carrier], o
 
 
 def unregister_move_operation(source: type[Carrier], destination: type[Carrier]) -> None:
-    """The pair has no route of its own any more. Errors: as `register_move_operation`; ValueError when it had none."""
+    """The pair has no route of its own any more. Errors: as `register_move_operation`; ValueError when it had none.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import unregister_move_operation
+    >>> unregister_move_operation(sw.Generic, sw.CPU)
+    Traceback (most recent call last):
+    ValueError: ...there is none...
+    """
     _require_pair(source, destination)
     if _Registry.routes.pop((source, destination), None) is None:
         raise ValueError(
@@ -140,7 +190,13 @@ def unregister_move_operation(source: type[Carrier], destination: type[Carrier])
 
 
 def registered_move_operation(source: type[Carrier], destination: type[Carrier]) -> MoveOperation | None:
-    """The pair's own route; None when it moves as ordinary carriers do. Errors: as `register_move_operation`."""
+    """The pair's own route; None when it moves as ordinary carriers do. Errors: as `register_move_operation`.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import registered_move_operation
+    >>> registered_move_operation(sw.Generic, sw.CPU) is None
+    True
+    """
     _require_pair(source, destination)
     return _Registry.routes.get((source, destination))
 
@@ -149,6 +205,11 @@ def dispatch_move(source: type[Carrier], destination: type[Carrier]) -> MoveOper
     """The route between two definition-free classes.
 
     Errors: NotImplementedError that names the pair, when there is none; RuntimeError for a class with a definition.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.move import dispatch_move
+    >>> type(dispatch_move(sw.CPU, sw.FileBacked)).__name__
+    'CpuToFileBacked'
     """
     _require_pair(source, destination)
     found = _Registry.routes.get((source, destination))

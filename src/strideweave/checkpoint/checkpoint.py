@@ -35,7 +35,12 @@ _SAMPLE = 3
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A tensor and the file that it lies in."""
+    """A tensor and the file that it lies in.
+
+    >>> from strideweave.checkpoint import Located
+    >>> list(Located.__dataclass_fields__)
+    ['file', 'entry']
+    """
 
     file: SourceFile
     """The shard, with the identity that it had when its header was read."""

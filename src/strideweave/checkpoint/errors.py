@@ -12,16 +12,36 @@ class CheckpointError(ValueError):
 
 
 class TruncatedShard(CheckpointError):
-    """A shard ends before its header says that it does: an interrupted download or a full disk."""
+    """A shard ends before its header says that it does: an interrupted download or a full disk.
+
+    >>> from strideweave.checkpoint import CheckpointError, TruncatedShard
+    >>> issubclass(TruncatedShard, CheckpointError)
+    True
+    """
 
 
 class GarbledHeader(CheckpointError):
-    """A shard's header is not what the format allows, or contradicts itself or the size of the file."""
+    """A shard's header is not what the format allows, or contradicts itself or the size of the file.
+
+    >>> from strideweave.checkpoint import CheckpointError, GarbledHeader
+    >>> issubclass(GarbledHeader, CheckpointError)
+    True
+    """
 
 
 class MissingShards(CheckpointError):
-    """Files that the index names are not there."""
+    """Files that the index names are not there.
+
+    >>> from strideweave.checkpoint import CheckpointError, MissingShards
+    >>> issubclass(MissingShards, CheckpointError)
+    True
+    """
 
 
 class MissingTensors(CheckpointError):
-    """Tensors that somebody asked for are in no shard, or not in the shard that the index names."""
+    """Tensors that somebody asked for are in no shard, or not in the shard that the index names.
+
+    >>> from strideweave.checkpoint import CheckpointError, MissingTensors
+    >>> issubclass(MissingTensors, CheckpointError)
+    True
+    """

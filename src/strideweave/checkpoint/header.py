@@ -77,7 +77,12 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Header:
-    """Everything that one safetensors file says about itself, proven to agree with the file's size."""
+    """Everything that one safetensors file says about itself, proven to agree with the file's size.
+
+    >>> from strideweave.checkpoint import Header
+    >>> "entries" in Header.__dataclass_fields__
+    True
+    """
 
     path: Path
     """The file, as it was named by whoever opened it."""

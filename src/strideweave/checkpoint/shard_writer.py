@@ -68,6 +68,14 @@ def write_shard(
     `values` is asked for one tensor's bytes at a time, `after` is told when they are written.
     Errors: StorageError, and whatever the two callables raise; ValueError for bytes of another size than
     planned.
+
+    >>> import pathlib, tempfile
+    >>> from strideweave.checkpoint import ShardPlan, read_header, write_shard
+    >>> plan = ShardPlan.of("model.safetensors", [("a", "F32", (2,))])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_shard(plan, folder, lambda entry: memoryview(bytes(entry.nbytes)))
+    ...     list(read_header(pathlib.Path(folder, plan.name)).entries)
+    ['a']
     """
     with publish(os.path.join(folder, plan.name)) as temporary, WritableFile(temporary) as file:
         file.reserve(plan.file_nbytes)

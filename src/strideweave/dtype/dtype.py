@@ -11,7 +11,12 @@ import torch
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class StorageDType:
-    """What one element of storage is. There is one descriptor per dtype: compare with `is`."""
+    """What one element of storage is. There is one descriptor per dtype: compare with `is`.
+
+    >>> from strideweave.dtype import DType, StorageDType
+    >>> isinstance(DType.Int16, StorageDType), DType.Int16.itemsize, DType.Int16.is_floating
+    (True, 2, False)
+    """
 
     name: str
     """The name in `DType`, as in `DType.Float32`."""

@@ -70,49 +70,84 @@ class _Activation(Module):
 
 @final
 class ReLU(_Activation):
-    """`max(x, 0)`."""
+    """`max(x, 0)`.
+
+    >>> import strideweave as sw
+    >>> sw.to_list(sw.nn.ReLU()(sw.tensor([-1.0, 2.0])))
+    [0.0, 2.0]
+    """
 
     _function = staticmethod(functional.relu)
 
 
 @final
 class Sigmoid(_Activation):
-    """`1 / (1 + exp(-x))`."""
+    """`1 / (1 + exp(-x))`.
+
+    >>> import strideweave as sw
+    >>> sw.to_list(sw.nn.Sigmoid()(sw.tensor([0.0, 0.0])))
+    [0.5, 0.5]
+    """
 
     _function = staticmethod(functional.sigmoid)
 
 
 @final
 class Tanh(_Activation):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> import strideweave as sw
+    >>> sw.to_list(sw.nn.Tanh()(sw.tensor([0.0, 0.0])))
+    [0.0, 0.0]
+    """
 
     _function = staticmethod(functional.tanh)
 
 
 @final
 class GELU(_Activation):
-    """`x` times the normal distribution function of `x`."""
+    """`x` times the normal distribution function of `x`.
+
+    >>> import strideweave as sw
+    >>> sw.to_list(sw.nn.GELU()(sw.tensor([0.0, 0.0])))
+    [0.0, 0.0]
+    """
 
     _function = staticmethod(functional.gelu)
 
 
 @final
 class SiLU(_Activation):
-    """`x * sigmoid(x)`."""
+    """`x * sigmoid(x)`.
+
+    >>> import strideweave as sw
+    >>> sw.to_list(sw.nn.SiLU()(sw.tensor([0.0, 0.0])))
+    [0.0, 0.0]
+    """
 
     _function = staticmethod(functional.silu)
 
 
 @final
 class Softplus(_Activation):
-    """`log(1 + exp(x))`."""
+    """`log(1 + exp(x))`.
+
+    >>> import strideweave as sw
+    >>> round(sw.item(sw.nn.Softplus()(sw.tensor([0.0]))), 4)
+    0.6931
+    """
 
     _function = staticmethod(functional.softplus)
 
 
 @final
 class ELU(Module):
-    """`x` above 0 and `alpha * (exp(x) - 1)` below."""
+    """`x` above 0 and `alpha * (exp(x) - 1)` below.
+
+    >>> import strideweave as sw
+    >>> sw.to_list(sw.nn.ELU()(sw.tensor([0.0, 2.0])))
+    [0.0, 2.0]
+    """
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
@@ -124,7 +159,12 @@ class ELU(Module):
 
 @final
 class LeakyReLU(Module):
-    """`x` above 0 and `negative_slope * x` below."""
+    """`x` above 0 and `negative_slope * x` below.
+
+    >>> import strideweave as sw
+    >>> sw.to_list(sw.nn.LeakyReLU(0.5)(sw.tensor([-2.0, 2.0])))
+    [-1.0, 2.0]
+    """
 
     def __init__(self, negative_slope: float = 0.01) -> None:
         self.negative_slope = negative_slope

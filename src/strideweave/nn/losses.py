@@ -13,7 +13,12 @@ Reduction = Literal["mean", "sum", "none"]
 
 @final
 class MSELoss(Module):
-    """The squared difference, its mean unless `reduction` says "sum" or "none"."""
+    """The squared difference, its mean unless `reduction` says "sum" or "none".
+
+    >>> import strideweave as sw
+    >>> sw.item(sw.nn.MSELoss()(sw.tensor([1.0, 3.0]), sw.tensor([1.0, 1.0])))
+    2.0
+    """
 
     def __init__(self, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
@@ -28,6 +33,10 @@ class CrossEntropyLoss(Module):
     """The negative log-likelihood of the wanted classes, its mean unless `reduction` says "sum" or "none".
 
     Shapes: logits `(batch, classes)`, targets `(batch)` of Int64.
+
+    >>> import strideweave as sw
+    >>> round(sw.item(sw.nn.CrossEntropyLoss()(sw.tensor([[0.0, 0.0]]), sw.tensor([1]))), 4)
+    0.6931
     """
 
     def __init__(self, reduction: Reduction = "mean") -> None:

@@ -15,7 +15,12 @@ from strideweave.tensor.copying import overwrite, values_of
 
 
 class Optimizer(ABC):
-    """Changes parameters by their gradients. Errors: TypeError, ValueError for no parameters or a negative rate."""
+    """Changes parameters by their gradients. Errors: TypeError, ValueError for no parameters or a negative rate.
+
+    >>> import strideweave as sw
+    >>> isinstance(sw.nn.SGD([sw.Parameter(sw.ones(1))], lr=0.1), sw.nn.Optimizer)
+    True
+    """
 
     def __init__(self, params: Iterable[Parameter], lr: float) -> None:
         self.params = list(params)

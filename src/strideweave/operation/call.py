@@ -18,11 +18,24 @@ if TYPE_CHECKING:
 
 
 class ProviderContractError(RuntimeError):
-    """A provider, a resolution or a VJP broke its contract; what it had changed was rolled back."""
+    """A provider, a resolution or a VJP broke its contract; what it had changed was rolled back.
+
+    >>> from strideweave import ProviderContractError
+    >>> issubclass(ProviderContractError, RuntimeError)
+    True
+    """
 
 
 class UnsupportedOperationPlan(NotImplementedError):
-    """No kernel takes this plan; the message lists every one that was asked, and why it refused."""
+    """No kernel takes this plan; the message lists every one that was asked, and why it refused.
+
+    >>> import strideweave as sw
+    >>> try:
+    ...     sw.neg(sw.Tensor(sw.FileBacked(size=2), 0, sw.Layout.column_major(2)))
+    ... except sw.operation.UnsupportedOperationPlan as error:
+    ...     print(str(error).split(":")[0])
+    cannot run neg on FileBacked
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,12 @@ class BoundOperationCall:
 
     A resolution may look at shapes, layouts, dtypes, kinds, structural operands and options; never at values, carrier
     classes, devices or residency.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find
+    >>> call = find("add").bind(sw.ones(2), 1)
+    >>> [kind.value for kind in call.operand_kinds], dict(call.options)
+    (['tensor', 'weak_scalar'], {})
     """
 
     definition: OperationDefinition
@@ -93,7 +112,14 @@ OperationCall = BoundOperationCall
 
 @dataclass(frozen=True, slots=True)
 class ResolvedInvocation:
-    """Everything that a provider needs: the call, its plan, its results, and which operands it changes or saves."""
+    """Everything that a provider needs: the call, its plan, its results, and which operands it changes or saves.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find
+    >>> invocation = find("mul").resolve_call(sw.ones(2), sw.ones(2))
+    >>> invocation.name, invocation.saved_operands, invocation.values(0)
+    ('mul', (0, 1), [1.0, 1.0])
+    """
 
     call: BoundOperationCall
     """The call."""
@@ -162,7 +188,15 @@ def with_call(template: ResolvedInvocation, call: BoundOperationCall) -> Resolve
 
 
 class VJPContext:
-    """What a VJP may look at: the invocation, the results, and the operands that it saved."""
+    """What a VJP may look at: the invocation, the results, and the operands that it saved.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import VJPContext, find
+    >>> x = sw.ones(2)
+    >>> context = VJPContext(find("mul").resolve_call(x, x), [x], (True, False))
+    >>> context.operand(0) is x, context.needs
+    (True, (True, False))
+    """
 
     __slots__ = ("_check_operand", "_check_outputs", "_outputs", "invocation", "needs")
 

@@ -28,6 +28,12 @@ class OperationDefinition:
     `resolve(call)` decides dtypes, shapes and layouts, from the signature alone. `reference(invocation)` gives the
     values of every result, first mode fastest. `vjp(context, *cotangents)` gives one entry for every operand: a Tensor
     of the operand's shape or of the shape that it was broadcast to, or None.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find
+    >>> invocation = find("add").resolve_call(sw.ones(2, 1), sw.ones(3))
+    >>> invocation.results[0].shape, invocation.plan.output
+    (Shape(2, 3), DType.Float32)
     """
 
     name: str
@@ -144,7 +150,12 @@ def definitions() -> Mapping[str, OperationDefinition]:
 
 
 def find(name: str) -> OperationDefinition:
-    """The operation of that name. Errors: TypeError for no str; NotImplementedError for an unknown one."""
+    """The operation of that name. Errors: TypeError for no str; NotImplementedError for an unknown one.
+
+    >>> from strideweave.operation import find
+    >>> find("add")
+    <operation add>
+    """
     if not isinstance(name, str):
         raise TypeError(f"cannot find operation {name!r}: a name is text. Pass a str such as 'add'.")
     found = _definitions.get(name)

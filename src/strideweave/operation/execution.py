@@ -33,7 +33,12 @@ _executors: dict[type[Carrier], Executor] = {}
 
 
 def register_executor(carrier_class: type[Carrier], executor: Executor) -> None:
-    """From now on `executor` runs every operation on exactly this class."""
+    """From now on `executor` runs every operation on exactly this class.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import ReferenceExecutor, register_executor
+    >>> register_executor(sw.Generic, ReferenceExecutor())
+    """
     _executors[carrier_class] = executor
 
 

@@ -17,6 +17,12 @@ class Operation:
 
     A recorded call is the `autograd_ctx` of its result. It keeps its operands, and the version of those that the
     gradient needs.
+
+    >>> import strideweave as sw
+    >>> x = sw.tensor([2.0], requires_grad=True)
+    >>> node = (x * 3).autograd_ctx
+    >>> node, sw.to_list(node.backward(sw.ones(1))[0])
+    (<mul on CPU>, [3.0])
     """
 
     __slots__ = (

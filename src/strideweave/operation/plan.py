@@ -9,7 +9,12 @@ from strideweave.dtype import StorageDType
 
 
 class OperandRole(Enum):
-    """How an operand enters the arithmetic."""
+    """How an operand enters the arithmetic.
+
+    >>> from strideweave.operation import OperandRole
+    >>> [role.value for role in OperandRole]
+    ['tensor', 'weak_scalar']
+    """
 
     TENSOR = "tensor"
     """With a dtype of its own."""
@@ -18,7 +23,13 @@ class OperandRole(Enum):
 
 
 class Arithmetic(Enum):
-    """In what numbers values are computed before the result is rounded once to its dtype."""
+    """In what numbers values are computed before the result is rounded once to its dtype.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find
+    >>> find("add").resolve_call(sw.tensor([1]), 2).plan.compute
+    <Arithmetic.INTEGER: 'integer'>
+    """
 
     BINARY64 = "binary64"
     BINARY32 = "binary32"
@@ -30,7 +41,13 @@ class Arithmetic(Enum):
 
 
 class Accumulation(Enum):
-    """In what numbers many values are added up."""
+    """In what numbers many values are added up.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find
+    >>> find("reduce_sum").resolve_call(sw.ones(2), leaves=(0,)).plan.accumulation
+    <Accumulation.BINARY32: 'binary32'>
+    """
 
     NONE = "none"
     BINARY32 = "binary32"
@@ -40,7 +57,13 @@ class Accumulation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperandPlan:
-    """One operand: its role, its dtype, and the dtype that it is converted to before the kernel, if any."""
+    """One operand: its role, its dtype, and the dtype that it is converted to before the kernel, if any.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find
+    >>> find("add").resolve_call(sw.ones(2), 1).plan.operands[0].dtype
+    DType.Float32
+    """
 
     role: OperandRole
     """How it enters."""
@@ -52,7 +75,14 @@ class OperandPlan:
 
 @dataclass(frozen=True, slots=True)
 class OperationPlan:
-    """The dtypes of one invocation, from operands to result. Plans are compared by value."""
+    """The dtypes of one invocation, from operands to result. Plans are compared by value.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find
+    >>> plan = find("div").resolve_call(sw.tensor([1]), 2).plan
+    >>> plan.operation, plan.output
+    ('div', DType.Float32)
+    """
 
     operation: str
     """The name of the operation."""

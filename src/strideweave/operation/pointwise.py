@@ -44,7 +44,13 @@ class Gives(Enum):
 
 
 def pointwise_plan(call: BoundOperationCall, gives: Gives = Gives.PROMOTED) -> OperationPlan:
-    """The plan of a pointwise call: operands promoted by the table, 8-bit floats computed in Float32."""
+    """The plan of a pointwise call: operands promoted by the table, 8-bit floats computed in Float32.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find, pointwise_plan
+    >>> pointwise_plan(find("add").bind(sw.tensor([1]), 1.5)).output
+    DType.Float32
+    """
     inner = computed_dtype(call, gives)
     operands = []
     for operand, kind in zip(call.operands, call.operand_kinds, strict=True):
@@ -82,7 +88,13 @@ def arithmetic_of(dtype: StorageDType) -> Arithmetic:
 def resolve_pointwise(
     call: BoundOperationCall, gives: Gives = Gives.PROMOTED, *, saves: Sequence[int] = ()
 ) -> ResolvedInvocation:
-    """One result of the common shape, dense in the order of the first operand that has one."""
+    """One result of the common shape, dense in the order of the first operand that has one.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import find, resolve_pointwise
+    >>> resolve_pointwise(find("add").bind(sw.ones(2, 1), sw.ones(3))).results[0].shape
+    Shape(2, 3)
+    """
     plan = pointwise_plan(call, gives)
     shape, aligned = align(call.layouts, name=call.definition.name)
     layout = dense_like(shape, aligned)

@@ -14,7 +14,15 @@ from strideweave.tensor.tensor import Tensor
 
 
 class ReferenceExecutor:
-    """Runs every operation whose definition has a reference, slowly: what kernels are measured against."""
+    """Runs every operation whose definition has a reference, slowly: what kernels are measured against.
+
+    >>> import strideweave as sw
+    >>> from strideweave.operation import ReferenceExecutor, find
+    >>> x = sw.Tensor(sw.Generic([1, 2], dtype=sw.DType.Int32), 0, sw.Layout.column_major(2))
+    >>> (y,) = ReferenceExecutor().execute(find("neg").resolve_call(x))
+    >>> sw.to_list(y)
+    [-1, -2]
+    """
 
     def execute(self, invocation: ResolvedInvocation) -> tuple[Tensor, ...]:
         """Fresh Generic Tensors. Errors: UnsupportedOperationPlan for a definition without a reference."""

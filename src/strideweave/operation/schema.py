@@ -26,7 +26,12 @@ NON_DIFFERENTIABLE: Final = _Mark("NON_DIFFERENTIABLE")
 
 
 class OperandKind(Enum):
-    """What an operand is."""
+    """What an operand is.
+
+    >>> from strideweave.operation import OperandKind
+    >>> [kind.value for kind in OperandKind]
+    ['tensor', 'weak_scalar', 'structural']
+    """
 
     TENSOR = "tensor"
     """A Tensor."""
@@ -70,7 +75,12 @@ class OperandSpec:
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One keyword option: its name, and its default unless it is REQUIRED."""
+    """One keyword option: its name, and its default unless it is REQUIRED.
+
+    >>> from strideweave.operation import REQUIRED, OptionSpec
+    >>> OptionSpec("axis").default is REQUIRED, OptionSpec("eps", 1e-5).default
+    (True, 1e-05)
+    """
 
     name: str
     """The keyword."""

@@ -11,7 +11,14 @@ from strideweave.layout import Shape
 
 @dataclass(frozen=True, slots=True)
 class ProfilerEvent:
-    """One thing that ran. Units: times in nanoseconds, on the clock of `time.perf_counter_ns`."""
+    """One thing that ran. Units: times in nanoseconds, on the clock of `time.perf_counter_ns`.
+
+    >>> import strideweave as sw
+    >>> with sw.profile() as p:
+    ...     _ = sw.neg(sw.ones(1))
+    >>> p.events()[0].name, p.events()[0].succeeded
+    ('neg', True)
+    """
 
     id: int
     """Ascends in the order in which events started."""
@@ -39,7 +46,14 @@ class ProfilerEvent:
 
 @dataclass(frozen=True, slots=True)
 class ProfilerAggregate:
-    """All events of one name and carrier class (and shapes, when grouped by them) together."""
+    """All events of one name and carrier class (and shapes, when grouped by them) together.
+
+    >>> import strideweave as sw
+    >>> with sw.profile() as p:
+    ...     _ = sw.neg(sw.neg(sw.ones(1)))
+    >>> p.key_averages()[0].count
+    2
+    """
 
     name: str
     """The name that they share."""

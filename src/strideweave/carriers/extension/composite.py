@@ -27,6 +27,16 @@ class CompositeProvider:
     operand, or None to leave this call to the definition.
 
     Errors: TypeError ("must be callable").
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.extension import CompositeProvider, Unsupported
+    >>> provider = CompositeProvider(
+    ...     capabilities=lambda carrier: (),
+    ...     result_carriers=lambda invocation: (sw.CPU,),
+    ...     prepare=lambda invocation: Unsupported("it only stores"),
+    ... )
+    >>> provider.gradient is None
+    True
     """
 
     capabilities: Callable[[Any], Iterable[OperationCapability]]

@@ -18,6 +18,11 @@ class DependentCarrier(Carrier):
     The constructor of a subclass takes the others over, calls `super().__init__(dtype=..., mutable=...)`, and ends with
     `_finalize_dependent_capabilities()`. A defined class has a CompositeProvider that gives the capabilities; another
     one overrides `_generate_operation_capabilities`.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.extension import DependentCarrier
+    >>> issubclass(DependentCarrier, sw.Carrier)
+    True
     """
 
     _has_own_capabilities: ClassVar[bool] = True

@@ -52,6 +52,11 @@ class PreparedKernel:
     """A kernel that is ready for one call: `submit()` gives a ProviderResult, or a ProviderCompletion of one.
 
     Errors: TypeError for wrong kinds.
+
+    >>> from strideweave.carriers.extension import KernelExecutionInterface, PreparedKernel
+    >>> PreparedKernel(KernelExecutionInterface(1), submit=None)
+    Traceback (most recent call last):
+    TypeError: ...submit must be callable...
     """
 
     interface: KernelExecutionInterface
@@ -154,6 +159,10 @@ class KernelPack:
     """More kernels for a class that somebody else defined; asked after the class's own of the same preference.
 
     Errors: TypeError for wrong kinds; ValueError for an empty namespace or a kernel_id that occurs twice.
+
+    >>> from strideweave.carriers.extension import KernelPack
+    >>> [field for field in KernelPack.__dataclass_fields__]
+    ['namespace', 'version', 'carrier_class', 'execution_interface', 'patterns']
     """
 
     namespace: str

@@ -137,6 +137,11 @@ def register_kernel_pack(pack: KernelPack) -> None:
 
     Errors: TypeError for no pack, for a class without a definition of its own, a DependentCarrier, and for another
     interface than that of the class; ValueError for a namespace and version, or a kernel_id, that is there already.
+
+    >>> from strideweave.carriers.extension import register_kernel_pack
+    >>> register_kernel_pack("fast")
+    Traceback (most recent call last):
+    TypeError: ...
     """
     if not isinstance(pack, KernelPack):
         raise TypeError(f"cannot register {pack!r}: it must be a KernelPack. Pass one.")

@@ -26,6 +26,12 @@ class TransferRequest:
     """One transfer that is asked for: `physical_span` slots of the tensor's carrier, from its offset on.
 
     They go to the first slots of `destination`, which has them already when the transfer is submitted.
+
+    >>> import strideweave as sw
+    >>> from strideweave.carriers.extension import TransferRequest
+    >>> x, there = sw.ones(3), sw.CPU(3)
+    >>> TransferRequest(x, there, sw.CPU, sw.CPU, x.dtype(), x.layout, x.layout.cosize).physical_span
+    3
     """
 
     tensor: Tensor

@@ -10,7 +10,18 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
 class BudgetExceeded(RuntimeError):
-    """More tiles are needed at once than the budget has room for; nothing was changed."""
+    """More tiles are needed at once than the budget has room for; nothing was changed.
+
+    >>> import torch
+    >>> import strideweave as sw
+    >>> c = sw.TiledEvictable(sw.CPU(0), sw.FileBacked(size=4), (2,), (2,), budget=8)
+    >>> try:
+    ...     c.promote(sw.TileSet([(0,), (1,)]))
+    ... except sw.BudgetExceeded as error:
+    ...     print(str(error).split(":")[0])
+    cannot promote 2 tiles of ...
+    >>> c.release()
+    """
 
 
 def parse_nbytes(size: int | str) -> int:

@@ -15,6 +15,10 @@ class TileState:
     """Where the value of one tile is, whether it can be read, and whether primary holds its only good copy.
 
     Source: seed 000, "Residency state is independent of executable selection shape".
+
+    >>> from strideweave import TileState
+    >>> TileState("primary", valid=True, dirty=False)
+    TileState(location='primary', valid=True, dirty=False)
     """
 
     location: Location
@@ -27,6 +31,14 @@ class Statistics:
     """The counters of one carrier at one moment; `after.since(before)` is what happened between.
 
     Units: bytes, seconds, tiles.
+
+    >>> import torch
+    >>> import strideweave as sw
+    >>> c = sw.TiledEvictable(sw.CPU.wrap(torch.arange(4.0)), sw.FileBacked(), (2,), (2,))
+    >>> s = c.statistics()
+    >>> s.resident_tiles, s.bytes_read
+    (2, 0)
+    >>> c.release()
     """
 
     tile_nbytes: int

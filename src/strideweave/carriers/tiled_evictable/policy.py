@@ -18,6 +18,17 @@ class ResidencyPolicy(Protocol):
     It can make things faster and never decides what is correct: required tiles are made available whatever it says.
 
     Source: seed 000, "Residency policy can optimize but cannot define correctness".
+
+    >>> import torch
+    >>> import strideweave as sw
+    >>> class DropAll:
+    ...     def plan(self, required, purpose):
+    ...         return sw.ResidencyPlan(evict=required)
+    >>> c = sw.TiledEvictable(sw.CPU.wrap(torch.arange(4.0)), sw.FileBacked(), (2,), (2,), residency_policy=DropAll())
+    >>> _ = c.project(sw.Tensor(c, 0, c.layout), sw.TileSelection([[1]])).wait()
+    >>> c.tile_state((1,)).location
+    'secondary'
+    >>> c.release()
     """
 
     def plan(self, required: TileSet, purpose: str) -> ResidencyPlan:
@@ -26,7 +37,15 @@ class ResidencyPolicy(Protocol):
 
 
 class EvictionOrder(Protocol):
-    """Which primary tile should go first when a budget is full; fed and asked under the carrier's lock."""
+    """Which primary tile should go first when a budget is full; fed and asked under the carrier's lock.
+
+    >>> from strideweave.carriers.tiled_evictable import LRU
+    >>> order = LRU().eviction_order()
+    >>> for tile in (3, 5, 3):
+    ...     order.use(tile)
+    >>> list(order.victims())
+    [5, 3]
+    """
 
     def use(self, tile: int) -> None:
         """The tile was used just now."""

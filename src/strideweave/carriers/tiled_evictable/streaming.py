@@ -111,6 +111,14 @@ class TileStream(Use):
 
     Loads run ahead while slots are free. A view is valid until the next tile is asked for. The stream is an iterator
     and a context manager; exhausting it, closing it or leaving the block gives back its pins.
+
+    >>> import torch
+    >>> import strideweave as sw
+    >>> c = sw.TiledEvictable(sw.CPU.wrap(torch.arange(4.0)), sw.FileBacked(), (2,), (2,))
+    >>> with c.stream(sw.TileSet([(0,), (1,)])) as stream:
+    ...     sorted((coordinate, view.sum().item()) for coordinate, view in stream)
+    [((0,), 1.0), ((1,), 5.0)]
+    >>> c.release()
     """
 
     def __init__(

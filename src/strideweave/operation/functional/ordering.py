@@ -12,7 +12,13 @@ __all__ = ["SortResult", "TopKResult", "argsort", "sort", "topk"]
 
 
 class SortResult(NamedTuple):
-    """The values in order, and the places along the axis that they came from."""
+    """The values in order, and the places along the axis that they came from.
+
+    >>> import strideweave as sw
+    >>> values, indices = sw.sort(sw.tensor([3, 1, 2]))
+    >>> sw.to_list(values), sw.to_list(indices)
+    ([1, 2, 3], [1, 2, 0])
+    """
 
     values: Tensor
     """The values, of the dtype that they had."""
@@ -21,7 +27,12 @@ class SortResult(NamedTuple):
 
 
 class TopKResult(NamedTuple):
-    """The best values in order, and the places along the axis that they came from."""
+    """The best values in order, and the places along the axis that they came from.
+
+    >>> import strideweave as sw
+    >>> sw.to_list(sw.topk(sw.tensor([3, 1, 2]), 2).values)
+    [3, 2]
+    """
 
     values: Tensor
     """The values, of the dtype that they had."""
