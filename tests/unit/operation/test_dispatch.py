@@ -417,3 +417,29 @@ def test_tensor_where_structure_is_meant_is_refused_and_not_kept_alive() -> None
     carrier = weakref.ref(stray.carrier)
     del stray
     assert carrier() is None
+
+
+def test_kernel_that_gives_a_part_or_a_view_of_something_is_copied_out_of_it() -> None:
+    from strideweave.operation import (
+        NON_DIFFERENTIABLE,
+        OperandKind,
+        OperandSpec,
+        OperationSchema,
+        define_operation,
+        resolve_pointwise,
+    )
+    from strideweave.operation.torch_executor import kernel
+
+    same = define_operation(
+        "dispatchtest.same",
+        OperationSchema([OperandSpec("x", OperandKind.TENSOR)]),
+        resolve_pointwise,
+        vjp=NON_DIFFERENTIABLE,
+    )
+    kernel("dispatchtest.same")(lambda invocation, x: x)
+    x = sw.from_torch(torch.arange(8.0)[2:6])
+    y = same(x)
+    x[0] = 9.0
+    assert sw.to_list(y) == [2.0, 3.0, 4.0, 5.0]
+    best = sw.topk(sw.rand(100, rng=0), 2).values
+    assert best.carrier._flat().untyped_storage().nbytes() == 2 * 4
