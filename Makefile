@@ -26,6 +26,8 @@ check: $(READY)
 
 bench: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/moe_decode.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/operations.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/layout_algebra.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix
