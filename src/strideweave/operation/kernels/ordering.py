@@ -21,7 +21,8 @@ def _sort(invocation: ResolvedInvocation, x: torch.Tensor) -> tuple[torch.Tensor
 
 @kernel("topk", by_mode=True)
 def _topk(invocation: ResolvedInvocation, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    k, dim, largest = (invocation.options[name] for name in ("k", "axis", "largest"))
+    options = invocation.options
+    k, dim, largest = options["k"], options["axis"], options["largest"]
     if x.dtype is torch.bool:
         values, indices = _best(x.view(torch.uint8), k, dim, largest=largest)
         return values.view(torch.bool), indices
@@ -48,8 +49,7 @@ def _best(x: torch.Tensor, k: int, dim: int, *, largest: bool) -> tuple[torch.Te
 
 def _first_sorted(x: torch.Tensor, k: int, dim: int, *, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
     values, indices = x.sort(dim=dim, descending=largest, stable=True)
-    # A part of what was sorted: whoever places a result copies it out of storage that it does not fill.
-    return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
+    return values.narrow(dim, 0, k).contiguous(), indices.narrow(dim, 0, k).contiguous()
 
 
 def _best_of_equals(
