@@ -161,8 +161,9 @@ class TestProjectionIsAnAutogradVisibleGather:
     def test_version_is_that_of_initiation(self) -> None:
         carrier, weight, dense, secondary = experts()
         weight.requires_grad_()
-        with secondary.hold_read():
+        with secondary.hold_read() as hold:
             handle = carrier.project(weight, picked(1))
+            hold.wait_until_reached()  # else the write's own read may be the next one
             weight[2, 0, 0] = 5.0
         compact = handle.wait(5)
         assert torch.equal(compact.torch(), dense[[1]])
