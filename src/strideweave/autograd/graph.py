@@ -9,10 +9,17 @@ from strideweave.tensor.tensor import Tensor
 
 
 def operation_of(context: object) -> tuple[Operation, int]:
-    """The operation that a Tensor's context stands for, and which of its results the Tensor is."""
+    """The operation that a Tensor's context stands for, and which of its results the Tensor is.
+
+    Errors: TypeError for what is no such context.
+    """
     if isinstance(context, ResultContext):
         return context.operation, context.index
-    assert isinstance(context, Operation)
+    if not isinstance(context, Operation):
+        raise TypeError(
+            f"cannot go backward from {context!r}: it is no recorded Operation. Pass the autograd_ctx of a Tensor that "
+            "an operation made."
+        )
     return context, 0
 
 

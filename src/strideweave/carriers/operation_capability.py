@@ -105,6 +105,11 @@ def require_capability(cls: type[Carrier], plan: OperationPlan) -> None:
     """Nothing, when carriers of exactly this class can run the plan.
 
     Errors: UnsupportedOperationPlan with the reason; as `capabilities_for_carrier_class`.
+
+    >>> from strideweave import CPU, DType
+    >>> from strideweave.carriers.operation_capability import require_capability
+    >>> from strideweave.carriers.operation_policy import resolve_operation_plan
+    >>> require_capability(CPU, resolve_operation_plan("relu", DType.Float32))
     """
     require_supported(cls, plan, unsupported_reason(cls, plan))
 
@@ -115,6 +120,16 @@ def register_operation_capabilities(cls: type[Carrier], capabilities: Iterable[O
     Who runs them is said by `strideweave.operation.register_executor`.
 
     Errors: TypeError for wrong kinds, a shipped class, or one with a CarrierDefinition, whose kernels say it instead.
+
+    >>> from strideweave import Carrier, DType
+    >>> from strideweave.carriers.operation_capability import *
+    >>> from strideweave.carriers.operation_policy import resolve_operation_plan
+    >>> class Remote(Carrier):
+    ...     "Slots on another machine, which adds them up there."
+    >>> plan = resolve_operation_plan("relu", DType.Float32)
+    >>> register_operation_capabilities(Remote, [OperationCapability.from_plan(plan)])
+    >>> supports_operation_plan(Remote, plan)
+    True
     """
     _require_class(cls)
     given = tuple(capabilities)

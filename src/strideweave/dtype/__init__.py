@@ -1,5 +1,5 @@
 """Storage dtypes: what one element is, how large, and what torch and safetensors call it."""
 
-from strideweave.dtype.dtype import DType, StorageDType
+from strideweave.dtype.dtype import DType, DTypeCategory, StorageDType
 
-__all__ = ["DType", "StorageDType"]
+__all__ = ["DType", "DTypeCategory", "StorageDType"]

@@ -347,7 +347,15 @@ class Tensor:
                 f"cannot index a Tensor with {key!r}: a key is an ordinal, a coordinate or a tuple with slices. "
                 "Pass an int or a tuple."
             )
-        return self._layout.index(key)
+        try:
+            return self._layout.index(key)
+        except ValueError as error:
+            if isinstance(error.__cause__, TypeError):  # an entry of another kind, as opposed to one outside
+                raise TypeError(
+                    f"cannot index a Tensor with {key!r}: every entry of a coordinate is an int or is nested like the "
+                    "mode. Pass ints."
+                ) from error
+            raise
 
     # -- bridges -----------------------------------------------------------------------------------------------
 
