@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -15,12 +17,14 @@ from strideweave import (
     FileBacked,
     ResidencyPlan,
     ResidencyPolicy,
+    Tensor,
     TiledEvictable,
     TileSelection,
     TileSet,
 )
 from strideweave.carriers import tiled_evictable
-from support.tiled import every_tile, experts, matrix, situation, tiles
+from strideweave.carriers.tiled_evictable import LFU, AwaitResidency, Pinned, Schedule
+from support.tiled import every_tile, experts, matrix, situation, slots_of, tiles
 
 
 class Recorded:
@@ -41,6 +45,14 @@ class Recorded:
 
 def picked(*ordinals: int) -> TileSelection:
     return TileSelection([ordinals, [0], [0]])
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """What a lane does for nobody in particular has happened."""
+    deadline = time.monotonic() + 5
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.0005)
 
 
 class TestResidencyPolicyCanOptimizeButCannotDefineCorrectness:
@@ -234,3 +246,235 @@ class TestResidencyPolicyCanOptimizeButCannotDefineCorrectness:
         assert "2 of 2 tiles resident" in str(statistics)
         carrier.evict(every_tile(carrier))
         assert carrier.statistics().since(statistics).evictions == 2
+
+    # -- every evict tile is evicted after the request no longer needs it ------------------------------------------
+
+    def test_eviction_is_deferred_until_it_cannot_invalidate_live_work(self) -> None:
+        policy = Recorded()
+        carrier, weight, dense, _ = experts(residency_policy=policy)
+        weight[1, 0, 0] = dense[1, 0, 0] = -1.0
+        with carrier.borrow(tiles(1)) as views:
+            policy.answer = ResidencyPlan(evict=tiles(1, 2))
+            carrier.promote(tiles(2))
+            carrier.project(weight, picked(0)).wait(5)
+            assert carrier.primary_tiles == tiles(0, 1), "another request looks at tile 1"
+            assert torch.equal(views[(1, 0, 0)].reshape(2, 3), dense[1])
+            policy.answer = ResidencyPlan()
+        wait_until(lambda: carrier.primary_tiles == tiles(0))
+        assert carrier.tile_state((1, 0, 0)).location == "secondary"
+        assert weight[1, 0, 0] == -1.0
+
+    def test_deferred_eviction_gives_way_to_a_promotion_that_is_asked_for_later(self) -> None:
+        policy = Recorded()
+        carrier, weight, _, _ = experts(residency_policy=policy)
+        with carrier.borrow(tiles(1)):
+            policy.answer = ResidencyPlan(evict=tiles(1))
+            carrier.project(weight, picked(0)).wait(5)
+            carrier.promote(tiles(1))
+        carrier.flush()
+        assert carrier.primary_tiles == tiles(0, 1)
+
+    def test_deferred_eviction_of_a_released_carrier_is_forgotten(self, caplog: pytest.LogCaptureFixture) -> None:
+        policy = Recorded()
+        carrier, weight, _, _ = experts(residency_policy=policy)
+        with carrier.borrow(tiles(1)):
+            policy.answer = ResidencyPlan(evict=tiles(1))
+            carrier.project(weight, picked(0)).wait(5)
+        carrier.release()
+        assert carrier.is_released()
+        assert not caplog.records
+
+    @pytest.mark.parametrize("ask", ["stream", "borrow"])
+    def test_evicted_tiles_leave_after_a_request_whose_block_raised(self, ask: str) -> None:
+        carrier, _, _, _ = experts(residency_policy=Recorded(ResidencyPlan(evict=tiles(0, 3))))
+        carrier.promote(tiles(3))
+
+        def use() -> None:
+            with getattr(carrier, ask)(tiles(0)) as views:
+                assert next(iter(views))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            use()
+        wait_until(lambda: carrier.primary_tiles == TileSet())
+
+    def test_evicted_tile_that_a_closed_stream_had_on_its_way_leaves_too(self) -> None:
+        carrier, _, dense, secondary = experts(
+            residency_policy=Recorded(lambda required: ResidencyPlan(evict=required))
+        )
+        with secondary.hold_read(2) as hold, carrier.stream(tiles(0, 1)) as stream:
+            next(stream)
+            hold.wait_until_reached()
+        wait_until(lambda: carrier.statistics().resident_tiles == carrier.statistics().in_flight_tiles == 0)
+        assert torch.equal(slots_of(carrier), dense.reshape(-1))
+
+    @pytest.mark.parametrize("ask", ["project", "stream", "borrow"])
+    @pytest.mark.parametrize("ordinal", [1, 2, 3])
+    def test_failed_eviction_is_reported_and_takes_no_result_away(
+        self, ask: str, ordinal: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        policy = Recorded(ResidencyPlan(evict=tiles(1, 2, 3)))
+        carrier, weight, dense, secondary = experts(residency_policy=policy)
+        for k in (1, 2, 3):
+            weight[k, 0, 0] = dense[k, 0, 0] = -float(k)
+        for failures in (1, 2):
+            secondary.fail_write(ordinal, OSError("disk full"))
+            if ask == "project":
+                assert torch.equal(carrier.project(weight, picked(1, 0)).wait(5).torch(), dense[[1, 0]])
+            elif ask == "stream":
+                with carrier.stream(tiles(0, 1)) as stream:
+                    assert {c[0] for c, _ in stream} == {0, 1}
+            else:
+                with carrier.borrow(tiles(0, 1)) as views:
+                    assert torch.equal(views[(1, 0, 0)].reshape(2, 3), dense[1])
+            wait_until(lambda n=failures: carrier.statistics().failed_policy_evictions == n)
+            assert carrier.dirty_tiles == tiles(1, 2, 3), "all leave or none"
+        wait_until(lambda: caplog.text.count("disk full") == 2)
+        assert carrier.statistics().pinned_tiles == 0
+        carrier.project(weight, picked(0)).wait(5)
+        assert carrier.primary_tiles == tiles(0)
+        assert torch.equal(slots_of(carrier), dense.reshape(-1))
+
+    @pytest.mark.parametrize("ask", ["project", "stream", "borrow", "write", "promote", "evict", "flush", "release"])
+    def test_request_after_a_policy_eviction_waits_for_it_instead_of_conflicting(self, ask: str) -> None:
+        policy = Recorded(ResidencyPlan(evict=tiles(1)))
+        carrier, weight, dense, secondary = experts(residency_policy=policy)
+        weight[1, 0, 0] = dense[1, 0, 0] = -1.0
+        errors: list[BaseException] = []
+
+        def request() -> None:
+            try:
+                {
+                    "project": lambda: carrier.project(weight, picked(1)).wait(5),
+                    "stream": lambda: list(carrier.stream(tiles(1))),
+                    "borrow": lambda: carrier.borrow(tiles(1)).__enter__(),
+                    "write": lambda: carrier.set_value(7, 5.0),
+                    "promote": lambda: carrier.promote(tiles(1)),
+                    "evict": lambda: carrier.evict(tiles(1)),
+                    "flush": lambda: carrier.flush(),
+                    "release": lambda: carrier.release(),
+                }[ask]()
+            except BaseException as error:
+                errors.append(error)
+
+        with secondary.hold_write() as hold:
+            with carrier.borrow(tiles(0)):
+                pass
+            hold.wait_until_reached()
+            policy.answer = ResidencyPlan()
+            thread = threading.Thread(target=request)
+            thread.start()
+            thread.join(0.05)
+            assert thread.is_alive(), "nobody has a handle of that eviction"
+        thread.join(5)
+        assert not thread.is_alive()
+        assert errors == []
+
+    # -- a policy that means harm ----------------------------------------------------------------------------------
+
+    def test_policy_that_asks_in_turn_ends_in_its_own_recursion(self) -> None:
+        policy = Recorded()
+        carrier, weight, dense, _ = experts(residency_policy=policy)
+        policy.answer = lambda required: carrier.project(weight, picked(0)).wait(5) and ResidencyPlan()
+        before = situation(carrier)
+        with pytest.raises(RecursionError):
+            carrier.project(weight, picked(1))
+        assert situation(carrier) == before
+        policy.answer = ResidencyPlan()
+        assert torch.equal(carrier.project(weight, picked(1)).wait(5).torch(), dense[[1]])
+
+    @pytest.mark.parametrize("ask", ["project", "stream", "borrow", "scatter"])
+    def test_policy_that_releases_the_carrier_fails_the_request(self, ask: str) -> None:
+        policy = Recorded()
+        carrier, weight, dense, _ = experts(residency_policy=policy)
+        compact = carrier.project(weight, picked(0)).wait(5)
+        policy.answer = lambda required: carrier.release() or ResidencyPlan(evict=required)
+        with pytest.raises(RuntimeError, match="released"):
+            {
+                "project": lambda: carrier.project(weight, picked(1)),
+                "stream": lambda: carrier.stream(tiles(1)),
+                "borrow": lambda: carrier.borrow(tiles(1)).__enter__(),
+                "scatter": lambda: carrier.scatter(compact, weight, picked(1)),
+            }[ask]()
+        assert not compact.carrier.is_owned()
+        assert torch.equal(compact.torch(), dense[[0]])
+
+    def test_policy_that_moves_the_required_tiles_away_changes_no_result(self) -> None:
+        policy = Recorded()
+        carrier, weight, dense, _ = experts(residency_policy=policy)
+        policy.answer = lambda required: carrier.evict(required) or ResidencyPlan(evict=required)
+        carrier.promote(every_tile(carrier))
+        assert torch.equal(carrier.project(weight, picked(1, 0)).wait(5).torch(), dense[[1, 0]])
+        with carrier.borrow(tiles(2)) as views:
+            assert torch.equal(views[(2, 0, 0)].reshape(2, 3), dense[2])
+
+    def test_policy_that_leaves_a_request_pending_conflicts_with_it(self) -> None:
+        policy = Recorded()
+        carrier, weight, dense, secondary = experts(residency_policy=policy)
+        handles: list[AwaitResidency] = []
+        policy.answer = lambda required: handles.append(carrier.promote_async(required)) or ResidencyPlan()
+        with secondary.hold_read(), pytest.raises(RuntimeError, match=r"wait\(\)"):
+            carrier.project(weight, picked(1))
+        handles[0].wait(5)
+        policy.answer = ResidencyPlan()
+        assert torch.equal(carrier.project(weight, picked(1)).wait(5).torch(), dense[[1]])
+
+    @pytest.mark.parametrize("fields", [("promote", "evict"), ("retain", "evict"), ("promote", "retain")])
+    def test_policy_that_plans_a_tile_twice_is_refused_before_execution(self, fields: tuple[str, str]) -> None:
+        policy = Recorded(lambda required: ResidencyPlan(**dict.fromkeys(fields, required)))
+        carrier, weight, _, _ = experts(residency_policy=policy)
+        before = situation(carrier)
+        with pytest.raises(ValueError, match="disjoint"):
+            carrier.project(weight, picked(1))
+        assert situation(carrier) == before
+
+    def test_policy_that_is_interrupted_leaves_everything_as_it_was(self) -> None:
+        carrier, weight, _, _ = experts(residency_policy=Recorded(KeyboardInterrupt()))
+        before = situation(carrier)
+        with pytest.raises(KeyboardInterrupt):
+            carrier.project(weight, picked(1))
+        assert situation(carrier) == before
+
+    # -- one policy, many carriers ---------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("policy", [LRU(), LFU(), Pinned(tiles(0)), Schedule([tiles(0, 1), tiles(2, 3)])], ids=repr)
+    def test_policy_of_two_carriers_serves_both_at_once(self, policy: ResidencyPolicy) -> None:
+        both = [experts(budget_tiles=2, residency_policy=policy) for _ in range(2)]
+        wrong: list[object] = []
+
+        def work(carrier: TiledEvictable, weight: Tensor, dense: torch.Tensor, seed: int) -> None:
+            generator = torch.Generator().manual_seed(seed)
+            try:
+                for _ in range(25):
+                    chosen = torch.randperm(4, generator=generator)[:2].tolist()
+                    if not torch.equal(carrier.project(weight, picked(*chosen)).wait(10).torch(), dense[chosen]):
+                        wrong.append(chosen)
+            except BaseException as error:
+                wrong.append(error)
+
+        threads = [
+            threading.Thread(target=work, args=(carrier, weight, dense, seed))
+            for seed, (carrier, weight, dense, _) in enumerate((*both, *both))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert wrong == []
+        for carrier, _, _, _ in both:
+            assert carrier.statistics().pinned_tiles == 0
+            carrier.release()
+
+    def test_backward_with_every_shipped_policy_gives_the_gradient_that_none_gives(self) -> None:
+        gradients = []
+        for policy in (None, LFU(), Pinned(tiles(0, 3)), Schedule([tiles(2), tiles(0)])):
+            carrier, weight, _, _ = experts(budget_tiles=2, residency_policy=policy)
+            weight.requires_grad_()
+            compact = carrier.project(weight, picked(2, 0)).wait(5)
+            loss = strideweave.reduce_sum(compact * compact)
+            carrier.evict(every_tile(carrier))
+            loss.backward()
+            assert weight.grad is not None
+            gradients.append(slots_of(weight.grad.carrier))  # type: ignore[arg-type]
+        assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+        assert gradients[0].abs().sum() > 0

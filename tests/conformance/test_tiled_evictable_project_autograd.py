@@ -320,10 +320,12 @@ class TestProjectionIsAnAutogradVisibleGather:
             def plan(self, required: TileSet, purpose: str) -> ResidencyPlan:
                 return ResidencyPlan()
 
-            def eviction_order(self) -> Keeping:
+            def eviction_order(self, grid_shape: tuple[int, ...], slots: int) -> Keeping:
                 return self
 
             def use(self, tile: int) -> None: ...
+
+            def arrive(self, tile: int) -> None: ...
 
             def forget(self, tile: int) -> None: ...
 

@@ -4,18 +4,22 @@ from strideweave.carriers.tiled_evictable.budget import BudgetExceeded
 from strideweave.carriers.tiled_evictable.carrier import TiledEvictable
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
 from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
-from strideweave.carriers.tiled_evictable.policy import LRU, EvictionOrder, ResidencyPolicy
+from strideweave.carriers.tiled_evictable.policies import LFU, LRU, Pinned, Schedule
+from strideweave.carriers.tiled_evictable.policy import EvictionOrder, ResidencyPolicy
 from strideweave.carriers.tiled_evictable.selection import ResidencyPlan, TileSelection, TileSet
 from strideweave.carriers.tiled_evictable.streaming import TileStream
 
 __all__ = [
+    "LFU",
     "LRU",
     "AwaitProjection",
     "AwaitResidency",
     "BudgetExceeded",
     "EvictionOrder",
+    "Pinned",
     "ResidencyPlan",
     "ResidencyPolicy",
+    "Schedule",
     "Statistics",
     "TileSelection",
     "TileSet",

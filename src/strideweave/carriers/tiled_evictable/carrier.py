@@ -19,7 +19,8 @@ from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.gradients import as_gradient, record_project, summed
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
 from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
-from strideweave.carriers.tiled_evictable.policy import LRUOrder, Purpose, ResidencyPolicy
+from strideweave.carriers.tiled_evictable.policies import eviction_order_of
+from strideweave.carriers.tiled_evictable.policy import Purpose, ResidencyPolicy
 from strideweave.carriers.tiled_evictable.projection import Projection, Target, compact_layout
 from strideweave.carriers.tiled_evictable.scattering import scatter
 from strideweave.carriers.tiled_evictable.selection import Coordinate, ResidencyPlan, TileSelection, TileSet
@@ -83,6 +84,7 @@ class TiledEvictable(Carrier):
         construction.require_extents(primary, secondary, geometry)
         capacity = construction.capacity_of(budget, primary, geometry)
         construction.require_policy(residency_policy)
+        order = eviction_order_of(residency_policy, geometry.grid_shape, capacity)
         super().__init__(dtype=dtype, mutable=primary.is_mutable())
         self._primary = primary
         self._secondary = secondary
@@ -94,12 +96,11 @@ class TiledEvictable(Carrier):
             primary_tier = InPlaceTier(geometry, primary)
         else:
             primary_tier = SlabTier(geometry, dtype.torch_dtype, capacity)
-        order_of = getattr(residency_policy, "eviction_order", LRUOrder)
         self._engine = Engine(
             geometry,
             primary_tier,
             secondary_tier,
-            order_of(),
+            order,
             default_lanes(),
             dtype.torch_dtype,
             self._name(),
@@ -398,15 +399,17 @@ class TiledEvictable(Carrier):
                 raise
             engine.hits += present
             engine.misses += len(wanted) - present
-        with closing(use):
-            views = {self._geometry.coordinate(tile.ordinal): use.view(tile) for tile in wanted}
-            try:
-                yield views
-            finally:
-                written = [use.undo_write(tile, view) for tile, view in zip(wanted, views.values(), strict=True)]
-            if error := next(filter(None, written), None):
-                raise error
-        transitions.evict_for_policy(engine, self._tiles(plan.evict))
+        try:
+            with closing(use):
+                views = {self._geometry.coordinate(tile.ordinal): use.view(tile) for tile in wanted}
+                try:
+                    yield views
+                finally:
+                    written = [use.undo_write(tile, view) for tile, view in zip(wanted, views.values(), strict=True)]
+                if error := next(filter(None, written), None):
+                    raise error
+        finally:
+            transitions.evict_for_policy(engine, self._tiles(plan.evict))
 
     def stream(self, tiles: TileSet | TileSelection) -> TileStream:
         """Each tile once as a zero-copy view, valid until the next: tiles in primary first, the others as they land.
@@ -649,7 +652,8 @@ class TiledEvictable(Carrier):
         with engine.guard:
             engine.collect_abandoned()
             # Tiles that a closed stream had asked for belong to no request: nobody else could wait for them.
-            while engine.loads and not engine.work and not engine.pins:
+            # So do evictions of the policy that are all the work there is.
+            while (engine.loads or engine.work) and engine.work == len(engine.policy_claims) and not engine.pins:
                 engine.guard.wait()
             if engine.work or engine.pins:
                 holders = ", ".join(sorted(pin.label for pin in engine.pins)) or "a request"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -109,6 +110,8 @@ class Pin:
         if self.tiles.pop(tile.ordinal, None) is not None:
             tile.pins -= 1
             self._engine.guard.notify_all()
+            if not tile.pins and (leave := self._engine.deferred.pop(tile.ordinal, None)) is not None:
+                self._engine.lanes.submit(leave, Priority.WRITE_BACK)
 
     def close(self) -> None:
         """Nothing is needed any more."""
@@ -148,6 +151,10 @@ class Engine:
         """Tiles that a lane is writing back to make room: pinned, and by nobody that a caller could wait for."""
         self.left_in_parent: set[int] = set()
         """Tiles that were dirty when this process was forked: their values are the parent's."""
+        self.deferred: dict[int, Callable[[], None]] = {}
+        """For tiles that a policy wants gone and somebody still pins: how they leave when nobody does."""
+        self.policy_claims: set[AwaitResult[None]] = set()
+        """The pending evictions among the claims that a policy has asked for."""
         self.closed = False
         self.abandoned: deque[Pin] = deque()  # appended to without the lock, which the collector may not take
         self.order = order
@@ -164,12 +171,15 @@ class Engine:
 
     # -- looking (guarded) -----------------------------------------------------------------------------------------
 
-    def require_unclaimed(self, tiles: Iterable[Tile], what: str) -> None:
+    def require_unclaimed(self, tiles: Sequence[Tile], what: str) -> None:
         """Raise when the carrier has ended, or a pending promotion or eviction covers one of the tiles."""
         if self.closed:
             raise RuntimeError(
                 f"cannot {what} tiles of {self.name}: the carrier is released. It holds no values. Make a new one."
             )
+        # Nobody could wait for an eviction of the policy, whose handle no caller has: it is one write, at most.
+        while any(tile.claim in self.policy_claims for tile in tiles):
+            self.guard.wait()
         for tile in tiles:
             if tile.claim is not None:
                 raise RuntimeError(
@@ -204,8 +214,8 @@ class Engine:
         self.collect_abandoned()
         if count + self.unslotted <= self.primary.free:
             return
-        leaving = sum(self._can_leave(self.tiles[k]) for k in self.order.victims())
-        if count and count + self.unslotted > self.primary.free + leaving:
+        short = count + self.unslotted - self.primary.free
+        if count and sum(1 for _ in islice(self._leaving(), short)) < short:
             raise self.no_room(count, what)
 
     def no_room(self, count: int, what: str) -> BudgetExceeded:
@@ -214,7 +224,7 @@ class Engine:
         holders = ", ".join(
             sorted(f"{pin.label} pins {format_nbytes(len(pin.tiles) * size)}" for pin in self.pins if pin.tiles)
         )
-        free = sum(self._can_leave(self.tiles[k]) for k in self.order.victims()) + self.primary.free
+        free = sum(map(self._can_leave, self.tiles)) + self.primary.free
         return BudgetExceeded(
             f"cannot {what} of {self.name}: it needs room for {count} tiles ({format_nbytes(count * size)}), {free} "
             f"tiles ({format_nbytes(free * size)}) are free of {self.primary.capacity} "
@@ -224,7 +234,7 @@ class Engine:
 
     def has_leaving(self) -> bool:
         """Whether some primary tile could make room, by a write if need be."""
-        return any(self._can_leave(self.tiles[k]) for k in self.order.victims())
+        return next(self._leaving(), None) is not None
 
     def can_progress(self, waiting: Pin) -> bool:
         """Whether somebody else than the waiting thread will give a slot back."""
@@ -233,6 +243,15 @@ class Engine:
         return bool(self.work or self.loads) or any(
             pin.tiles and pin.thread not in (None, mine) for pin in self.pins if pin is not waiting
         )
+
+    def _leaving(self) -> Iterator[Tile]:
+        """The tiles that can leave, the best first; after all others those that the order would keep for good."""
+        offered: set[int] = set()
+        for k in self.order.victims():
+            if k not in offered and self._can_leave(self.tiles[k]):
+                offered.add(k)
+                yield self.tiles[k]
+        yield from (tile for tile in self.tiles if tile.ordinal not in offered and self._can_leave(tile))
 
     @staticmethod
     def _can_leave(tile: Tile) -> bool:
@@ -285,7 +304,7 @@ class Engine:
     def settle(self, tile: Tile, slot: int) -> None:
         """The tile is primary from now on."""
         tile.slot = slot
-        self.order.use(tile.ordinal)
+        self.order.arrive(tile.ordinal)
         self.guard.notify_all()
 
     # -- loading ---------------------------------------------------------------------------------------------------
@@ -348,11 +367,12 @@ class Engine:
                 if load.slot is not None:
                     self.unslotted -= 1
                     return
-                victim = next(
-                    (t for t in map(self.tiles.__getitem__, self.order.victims()) if self._can_leave(t)), None
-                )
+                victim = next(self._leaving(), None)
                 if victim is None:
                     raise self.no_room(1, "bring a tile into primary")
+                if victim.has_backing:
+                    self.drop(victim)
+                    continue
                 pin = Pin(self, "a write-back")
                 pin.add(victim)
                 self.written_back.add(victim.ordinal)
@@ -368,8 +388,11 @@ class Engine:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def await_write_back(self, tiles: Iterable[Tile]) -> None:
-        """Wait while a lane writes one of the tiles back (guarded): one write, that no caller knows of."""
-        while any(tile.ordinal in self.written_back for tile in tiles):
+        """Wait while a lane writes one of the tiles back, or takes it out for the policy (guarded).
+
+        That is one write, of which no caller knows.
+        """
+        while any(tile.ordinal in self.written_back or tile.claim in self.policy_claims for tile in tiles):
             self.guard.wait()
 
     def write_back(self, tile: Tile) -> None:

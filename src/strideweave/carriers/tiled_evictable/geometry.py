@@ -97,6 +97,14 @@ class Geometry:
         """The coordinate of a tile number."""
         return tuple(ordinal // step % extent for step, extent in zip(self._grid_steps, self.grid_shape, strict=True))
 
+    def extents_of(self, ordinal: int) -> tuple[int, ...]:
+        """How many coordinates a tile has along each axis."""
+        return self.tile_shape
+
+    def origin_of(self, ordinal: int) -> tuple[int, ...]:
+        """The logical coordinate at which a tile begins."""
+        return tuple(map(mul, self.coordinate(ordinal), self.tile_shape))
+
     def base(self, ordinal: int) -> int:
         """The lowest slot of a tile."""
         return sum(int(bases[c]) for bases, c in zip(self._axis_bases, self.coordinate(ordinal), strict=True))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Literal, Protocol, TypeAlias, final, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from strideweave.carriers.tiled_evictable.selection import ResidencyPlan, TileSet
 
@@ -36,19 +35,30 @@ class ResidencyPolicy(Protocol):
         ...
 
 
+@runtime_checkable
 class EvictionOrder(Protocol):
-    """Which primary tile should go first when a budget is full; fed and asked under the carrier's lock.
+    """Which primary tile should go first when a budget is full. It speaks of tiles by number, first axis fastest.
 
-    >>> from strideweave.carriers.tiled_evictable import LRU
-    >>> order = LRU().eviction_order()
+    A policy that has a method `eviction_order(grid_shape, slots)` is asked once by each carrier, when it is made, and
+    returns a fresh order: one policy may serve many carriers, an order serves one. Other policies get LRU's. An order
+    is fed and asked under the carrier's lock, so it must be quick, and must neither raise nor call the carrier. It may
+    leave tiles out of `victims`: these go only when a request cannot be met otherwise.
+
+    >>> from strideweave.carriers.tiled_evictable import LRU, EvictionOrder
+    >>> order = LRU().eviction_order((8,), 2)
     >>> for tile in (3, 5, 3):
     ...     order.use(tile)
-    >>> list(order.victims())
-    [5, 3]
+    ...     order.arrive(tile)
+    >>> list(order.victims()), isinstance(order, EvictionOrder)
+    ([5, 3], True)
     """
 
     def use(self, tile: int) -> None:
-        """The tile was used just now."""
+        """A request uses the tile now, once, wherever it is; if it is not primary it may arrive, or pass through."""
+        ...
+
+    def arrive(self, tile: int) -> None:
+        """The tile is primary: somebody has brought it, or has asked for it once more."""
         ...
 
     def forget(self, tile: int) -> None:
@@ -56,51 +66,5 @@ class EvictionOrder(Protocol):
         ...
 
     def victims(self) -> Iterator[int]:
-        """The primary tiles, the best one to give up first."""
+        """The primary tiles, the best one to give up first; not asked for more once the tiles have changed."""
         ...
-
-
-@final
-class LRUOrder:
-    """Gives up the tile whose last use is longest ago; O(1) a use."""
-
-    def __init__(self) -> None:
-        self._tiles: OrderedDict[int, None] = OrderedDict()
-
-    def use(self, tile: int) -> None:
-        """The tile was used just now."""
-        self._tiles[tile] = None
-        self._tiles.move_to_end(tile)
-
-    def forget(self, tile: int) -> None:
-        """The tile has left primary."""
-        self._tiles.pop(tile, None)
-
-    def victims(self) -> Iterator[int]:
-        """The primary tiles, least recently used first."""
-        return iter(self._tiles)
-
-
-@final
-class LRU:
-    """Keeps what was used last: the default policy.
-
-    It asks for nothing in advance; when the budget is full, the least recently used tile that no running work needs
-    makes room.
-
-    >>> from strideweave import TileSet
-    >>> from strideweave.carriers.tiled_evictable import LRU, ResidencyPolicy
-    >>> isinstance(LRU(), ResidencyPolicy), LRU().plan(TileSet([(0,)]), "projection").evict
-    (True, TileSet(coordinates=()))
-    """
-
-    def plan(self, required: TileSet, purpose: str) -> ResidencyPlan:
-        """An empty plan."""
-        return ResidencyPlan()
-
-    def eviction_order(self) -> EvictionOrder:
-        """A fresh order for one carrier."""
-        return LRUOrder()
-
-    def __repr__(self) -> str:
-        return "LRU()"

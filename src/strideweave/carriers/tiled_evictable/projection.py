@@ -200,9 +200,9 @@ class Projection:
                     engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.steps.over)
         for tile, compact in self._selected:
             self.steps.add()
+            engine.order.use(tile.ordinal)
             if tile.slot is not None:
                 engine.hits += 1
-                engine.order.use(tile.ordinal)
                 present.append((tile, tile.slot, compact))
                 continue
             engine.misses += 1

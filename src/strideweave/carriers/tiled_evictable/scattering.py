@@ -40,6 +40,7 @@ def scatter(
     with carrier._engine.guard:
         carrier._engine.require_valid(read, "add to")
     plan = carrier._plan(selection.tile_set, "scatter")
+    carrier._require_live("scatter")  # a policy may have done anything
     handle: AwaitMove[Tensor] = AwaitMove._pending(f"scatter of {len(selected)} tiles of {carrier._name()}")
     fresh = carrier.allocate_like(carrier.size(), empty=True)
     try:

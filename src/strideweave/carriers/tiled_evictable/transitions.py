@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from strideweave.carriers.tiled_evictable.engine import Engine, Load, Pin, Tile
 from strideweave.carriers.tiled_evictable.handles import AwaitResidency
@@ -33,8 +34,9 @@ def promote(engine: Engine, tiles: Sequence[Tile]) -> AwaitResidency:
             raise
         promotion = _Promotion(engine, handle, pin)
         for tile in tiles:
+            engine.deferred.pop(tile.ordinal, None)  # a policy's older wish
             if tile.slot is not None:
-                engine.order.use(tile.ordinal)
+                engine.order.arrive(tile.ordinal)
         for tile in absent:
             promotion.add(tile)
     promotion.steps.over(None)
@@ -76,13 +78,8 @@ class _Promotion:
         self._handle._finish(None, error)
 
 
-def evict(
-    engine: Engine, tiles: Sequence[Tile], *, then: Callable[[BaseException | None], None] | None = None
-) -> AwaitResidency:
-    """Start to make every tile leave primary, its value kept; nothing has changed when it raises.
-
-    `then` hears the outcome before the handle is done.
-    """
+def evict(engine: Engine, tiles: Sequence[Tile]) -> AwaitResidency:
+    """Start to make every tile leave primary, its value kept; nothing has changed when it raises."""
     with engine.guard:
         engine.collect_abandoned()
         engine.await_write_back(tiles)
@@ -94,22 +91,17 @@ def evict(
                     f"{', '.join(sorted(p.label for p in engine.pins if tile.ordinal in p.tiles))}. Running work and "
                     "borrowed views keep their tiles. Wait for that work, or leave the borrow block."
                 )
-        handle = AwaitResidency._pending(f"evict {len(tiles)} tiles of {engine.name}")
-        leaving = [tile for tile in tiles if tile.slot is not None]
-        writes = [tile for tile in leaving if not tile.has_backing]
-        # On its way for nobody (a stream was closed): it would be primary just after the eviction.
-        arriving = [tile for tile in tiles if tile.load is not None]
-        eviction = _Eviction(engine, handle, [*leaving, *arriving], writes, then)
-        for tile in arriving:
-            eviction.outlast(tile)
-        for tile in writes:
-            eviction.write(tile)
+        eviction = _Eviction(engine, tiles)
     eviction.steps.over(None)
-    return handle
+    return eviction.handle
 
 
 def evict_for_policy(engine: Engine, tiles: Sequence[Tile], then: Callable[[], None] | None = None) -> None:
-    """Evict what a policy wanted gone and nobody needs; a failure is counted and logged, and takes no result away."""
+    """Evict what a policy wanted gone, each tile when nobody needs it any more.
+
+    `then` is called when those have left that nobody needs now. A failure is counted and logged, and takes no result
+    away. A tile that somebody else promotes or evicts at the moment is left to that request.
+    """
 
     def over(error: BaseException | None) -> None:
         if error is not None:
@@ -119,36 +111,47 @@ def evict_for_policy(engine: Engine, tiles: Sequence[Tile], then: Callable[[], N
         if then is not None:
             then()
 
+    eviction: _Eviction | None = None
     with engine.guard:
-        leaving = [t for t in tiles if t.slot is not None and not t.pins and t.claim is None]
-    if not leaving:
+        unclaimed = [tile for tile in tiles if tile.claim is None and not engine.closed]
+        leaving = [t for t in unclaimed if not t.pins and (t.slot is not None or t.load is not None)]
+        for tile in unclaimed:
+            if tile.pins:
+                engine.deferred[tile.ordinal] = partial(evict_for_policy, engine, [tile])
+        if leaving:
+            eviction = _Eviction(engine, leaving, over)
+            engine.policy_claims.add(eviction.handle)
+    if eviction is None:
         over(None)
-        return
-    try:
-        evict(engine, leaving, then=over)
-    except RuntimeError as conflict:  # somebody took one of them between the two looks
-        over(conflict)
+    else:
+        eviction.steps.over(None)
 
 
 class _Eviction:
     """The writes of one eviction; the last one commits all of them or leaves every tile where it was."""
 
     def __init__(
-        self,
-        engine: Engine,
-        handle: AwaitResidency,
-        leaving: list[Tile],
-        writes: list[Tile],
-        then: Callable[[BaseException | None], None] | None,
+        self, engine: Engine, tiles: Sequence[Tile], then: Callable[[BaseException | None], None] | None = None
     ) -> None:
+        """Claim the tiles, none of them pinned or claimed, and start (guarded).
+
+        `then` hears the outcome before the handle is done.
+        """
         self._engine = engine
-        self._handle = handle
-        self._leaving = leaving
-        self._writes = writes
+        self.handle = AwaitResidency._pending(f"evict {len(tiles)} tiles of {engine.name}")
+        leaving = [tile for tile in tiles if tile.slot is not None]
+        self._writes = [tile for tile in leaving if not tile.has_backing]
+        # On its way for nobody (a stream was closed): it would be primary just after the eviction.
+        arriving = [tile for tile in tiles if tile.load is not None]
+        self._leaving = [*leaving, *arriving]
         self._then = then
         self.steps = Steps(engine, self._commit)
-        for tile in leaving:
-            tile.claim = handle
+        for tile in self._leaving:
+            tile.claim = self.handle
+        for tile in arriving:
+            self.outlast(tile)
+        for tile in self._writes:
+            self.write(tile)
 
     def write(self, tile: Tile) -> None:
         """Preserve one tile (guarded)."""
@@ -171,7 +174,8 @@ class _Eviction:
                 tile.claim = None
                 if error is None and tile.slot is not None:
                     engine.drop(tile)
+            engine.policy_claims.discard(self.handle)
             self.steps.done()
         if self._then is not None:
             self._then(error)
-        self._handle._finish(None, error)
+        self.handle._finish(None, error)
