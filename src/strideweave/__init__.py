@@ -1,150 +1,47 @@
 """StrideWeave: cut the tensor, keep the tiles wherever there is room, touch only what a step needs."""
 
-from strideweave import friendly, functional, nn
-from strideweave.carriers import (
-    CPU,
-    CUDA,
-    AwaitMove,
-    AwaitResult,
-    Carrier,
-    CheckpointFile,
-    FileBacked,
-    Generic,
-    Metal,
-    Piece,
-)
-from strideweave.carriers.block_device import BlockDevice, BlockDeviceCarrier
-from strideweave.carriers.evictable import Evictable
-from strideweave.carriers.extension import (
-    CarrierDefinition,
-    CarrierFacet,
-    CompositeProvider,
-    DependentCarrier,
-    KernelPack,
-    KernelProvider,
-    StorageProvider,
-    TransferProvider,
-    TransferRoute,
-    register_carrier_definition,
-    register_kernel_pack,
-)
-from strideweave.carriers.tiled_evictable import (
-    LFU,
-    LRU,
-    AwaitProjection,
-    AwaitResidency,
-    BudgetExceeded,
-    Pinned,
-    ResidencyPlan,
-    ResidencyPolicy,
-    Schedule,
-    TiledEvictable,
-    TileSelection,
-    TileSet,
-    TileState,
-)
-from strideweave.dtype import DType
-from strideweave.functional import *  # noqa: F403
-from strideweave.layout import (
-    IndexMap,
-    Layout,
-    Node,
-    Permutation,
-    Product,
-    Shape,
-    Stride,
-    Swizzle,
-    SwizzleStage,
-    Tiler,
-    Tree,
-)
-from strideweave.nn import Module, Parameter
-from strideweave.operation import (
-    NON_DIFFERENTIABLE,
-    REQUIRED,
-    OperandKind,
-    OperandSpec,
-    OperationDefinition,
-    OperationSchema,
-    OptionSpec,
-    ProviderContractError,
-    ResultSpec,
-    define_operation,
-)
-from strideweave.tensor import Tensor, creation, from_dlpack, from_numpy, from_torch
-from strideweave.tensor.creation import *  # noqa: F403  (last: `tensor` is a function from here on)
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strideweave.public import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CPU",
-    "CUDA",
-    "LFU",
-    "LRU",
-    "NON_DIFFERENTIABLE",
-    "REQUIRED",
-    "AwaitMove",
-    "AwaitProjection",
-    "AwaitResidency",
-    "AwaitResult",
-    "BlockDevice",
-    "BlockDeviceCarrier",
-    "BudgetExceeded",
-    "Carrier",
-    "CarrierDefinition",
-    "CarrierFacet",
-    "CheckpointFile",
-    "CompositeProvider",
-    "DType",
-    "DependentCarrier",
-    "Evictable",
-    "FileBacked",
-    "Generic",
-    "IndexMap",
-    "KernelPack",
-    "KernelProvider",
-    "Layout",
-    "Metal",
-    "Module",
-    "Node",
-    "OperandKind",
-    "OperandSpec",
-    "OperationDefinition",
-    "OperationSchema",
-    "OptionSpec",
-    "Parameter",
-    "Permutation",
-    "Piece",
-    "Pinned",
-    "Product",
-    "ProviderContractError",
-    "ResidencyPlan",
-    "ResidencyPolicy",
-    "ResultSpec",
-    "Schedule",
-    "Shape",
-    "StorageProvider",
-    "Stride",
-    "Swizzle",
-    "SwizzleStage",
-    "Tensor",
-    "TileSelection",
-    "TileSet",
-    "TileState",
-    "TiledEvictable",
-    "Tiler",
-    "TransferProvider",
-    "TransferRoute",
-    "Tree",
-    "define_operation",
-    "friendly",
-    "from_dlpack",
-    "from_numpy",
-    "from_torch",
-    "functional",
-    "nn",
-    "register_carrier_definition",
-    "register_kernel_pack",
-]
-__all__ += creation.__all__
-__all__ += functional.__all__
+
+class _Package(ModuleType):
+    """The package, whose names come from `strideweave.public` when the first of them is asked for.
+
+    `import torch` brings the device `spyre` along, and with it this package; it must not pay for all of it.
+    """
+
+    @property
+    def tensor(self) -> Any:
+        """The function: importing the subpackage of that name leaves it in its place."""
+        return self.__getattr__("tensor")
+
+    @tensor.setter
+    def tensor(self, subpackage: ModuleType) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__") or name == "__all__":
+            public = importlib.import_module("strideweave.public")
+            if name in self.__dict__:  # a subpackage, which has come along
+                return self.__dict__[name]
+            if hasattr(public, name):
+                found = getattr(public, name)
+                if name != "tensor":
+                    self.__dict__[name] = found
+                return found
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *importlib.import_module("strideweave.public").__all__})
+
+
+sys.modules[__name__].__class__ = _Package

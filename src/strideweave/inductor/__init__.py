@@ -1,0 +1,1 @@
+"""The compiler half: a torch.compile backend for the card, the only place that touches torch._inductor."""
