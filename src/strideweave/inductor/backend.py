@@ -1,0 +1,160 @@
+"""The doors to Inductor: what is registered for the device, and the backend of `torch.compile`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import torch
+from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor.codegen.common import (
+    DeviceOpOverrides,
+    register_backend_for_device,
+    register_device_op_overrides,
+)
+
+from strideweave.inductor import lowering
+from strideweave.inductor.fx_passes import SpyreGraphPass
+from strideweave.inductor.scheduling import SpyreScheduling, SpyreWrapper
+
+CONFIG: Final[dict[str, Any]] = {
+    "split_reductions": False,
+    "unroll_reductions_threshold": 1,
+    "allow_buffer_reuse": False,
+    "inplace_buffers": False,
+    "fallback_random": True,
+    "layout_optimization": False,
+    "comprehensive_padding": False,
+    "permute_fusion": False,
+    "benchmark_harness": False,
+    "alignment_asserts": False,
+    "loop_ordering_after_fusion": False,
+    "joint_graph_constant_folding": False,
+}
+"""How Inductor is set while it compiles for the card: one operation a buffer, reductions whole, no memory reused."""
+
+
+class SpyreInterface(DeviceInterface):
+    """The device as Dynamo sees it."""
+
+    class Worker:
+        """What compile workers ask; there are none, so this is the same process."""
+
+        @staticmethod
+        def set_device(device: int) -> None:
+            """Nothing: there is one."""
+
+        @staticmethod
+        def current_device() -> int:
+            """The only one."""
+            return 0
+
+        @staticmethod
+        def get_device_properties(device: Any = None) -> Any:
+            """How many cores there are."""
+            from types import SimpleNamespace
+
+            from strideweave.spyre import config
+
+            return SimpleNamespace(multi_processor_count=config.sencores, name="spyre (simulated)", type="spyre")
+
+    @staticmethod
+    def current_device() -> int:
+        """The only one."""
+        return 0
+
+    @staticmethod
+    def set_device(device: Any) -> None:
+        """Nothing: there is one."""
+
+    @staticmethod
+    def maybe_exchange_device(device: int) -> int:
+        """The only one."""
+        return 0
+
+    @staticmethod
+    def exchange_device(device: int) -> int:
+        """The only one."""
+        return 0
+
+    @staticmethod
+    def device_count() -> int:
+        """One."""
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        """Always: it is software."""
+        return True
+
+    @staticmethod
+    def get_raw_stream(device_idx: int) -> int:
+        """There are no streams."""
+        return 0
+
+    @staticmethod
+    def synchronize(device: Any = None) -> None:
+        """Nothing: every call is over when it returns."""
+
+    @staticmethod
+    def get_compute_capability(device: Any = None) -> str:
+        """None to speak of."""
+        return ""
+
+    @staticmethod
+    def is_bf16_supported(including_emulation: bool = False) -> bool:
+        """Yes."""
+        return True
+
+
+class SpyreOverrides(DeviceOpOverrides):
+    """Lines of generated modules: the device needs neither guard nor stream."""
+
+    def import_get_raw_stream_as(self, name: str) -> str:
+        """No import."""
+        return f"{name} = lambda index: 0"
+
+    def set_device(self, device_idx: int) -> str:
+        """Nothing."""
+        return "pass"
+
+    def synchronize(self) -> str:
+        """Nothing."""
+        return "pass"
+
+    def device_guard(self, device_idx: int) -> str:
+        """A block that does nothing."""
+        return "torch._ops.contextlib.nullcontext()"
+
+
+@functools.cache
+def register() -> None:
+    """Let Inductor compile for the card. Once is enough; again is harmless."""
+    register_backend_for_device("spyre", SpyreScheduling, SpyreWrapper, device_custom_pass=SpyreGraphPass())
+    register_device_op_overrides("spyre", SpyreOverrides())
+    register_interface_for_device("spyre", SpyreInterface)
+    lowering.register()
+    _patch_compile_fx()
+
+
+def _patch_compile_fx() -> None:
+    """Make plain `torch.compile(fn)` use our configuration for graphs on the card; others are left alone."""
+    original = compile_fx_module.compile_fx
+
+    @functools.wraps(original)
+    def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
+        patches = kwargs.get("config_patches")
+        if patches is None and not args and uses_card(model_, example_inputs_):
+            kwargs["config_patches"] = CONFIG
+        return original(model_, example_inputs_, *args, **kwargs)
+
+    compile_fx_module.compile_fx = compile_fx
+
+
+def uses_card(model: Any, inputs: Any) -> bool:
+    """Whether a graph has something on the card."""
+    if any(isinstance(t, torch.Tensor) and t.device.type == "spyre" for t in inputs):
+        return True
+    nodes = getattr(getattr(model, "graph", None), "nodes", ())
+    return any("spyre" in str(node.kwargs.get("device", "")) for node in nodes)

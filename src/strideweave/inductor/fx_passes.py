@@ -1,0 +1,38 @@
+"""What is done to the FX graph before it is lowered: every operation becomes a buffer of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphModulePass
+
+from strideweave.spyre import config
+
+
+class SpyreGraphPass(CustomGraphModulePass):
+    """Marks every operation of the graph to be realized: one ComputedBuffer for each."""
+
+    def __call__(self, gm: torch.fx.GraphModule) -> None:
+        """Mark them."""
+        for node in gm.graph.nodes:
+            value = node.meta.get("val")
+            if node.op == "call_function" and isinstance(value, torch.Tensor) and value.device.type == "spyre":
+                node.meta["inductor_realize_to_strides"] = True
+
+    def uuid(self) -> str:
+        """What compiled graphs are kept under: our sources, and the switches that change what they do."""
+        return f"{_sources()}-{config.get_hash().hex()}"
+
+
+@cache
+def _sources() -> str:
+    """A digest of the compiler's and the card's sources."""
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for folder in ("inductor", "spyre"):
+        for path in sorted((package / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,141 @@
+"""How Inductor's scheduler hands operations over, and the generated module that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.scheduler import BaseScheduling
+from torch._inductor.utils import sympy_product
+from torch._inductor.virtualized import V
+
+from strideweave.inductor import passes
+from strideweave.inductor.codegen import op_spec
+from strideweave.inductor.ir import FixedTiledLayout
+from strideweave.inductor.loops import CountedLoopSchedulerNode
+from strideweave.spyre.specs import LoopSpec, Program, Spec
+
+
+class SpyreScheduling(BaseScheduling):
+    """Collects the specs of consecutive operations into one program; nothing is fused."""
+
+    def __init__(self, scheduler: Any) -> None:
+        super().__init__(scheduler)
+        self._specs: list[Spec] = []
+        self._arguments: list[str] = []
+
+    def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
+        """Never: one operation of the card computes one buffer."""
+        return False
+
+    def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
+        """Never."""
+        return False
+
+    def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[sympy.Expr, ...]:  # type: ignore[override]
+        """The number of points of each part of the iteration space, as Inductor's other backends give it."""
+        return tuple(V.graph.sizevars.simplify(sympy_product(extents)) for extents in sizes)
+
+    def codegen_node(self, node: Any) -> None:
+        """Add the operations of a node to the program that is being collected."""
+        self._specs.append(self._spec(node))
+
+    def _spec(self, node: Any) -> Spec:
+        if isinstance(node, CountedLoopSchedulerNode):
+            return LoopSpec(sympy.sympify(node.loop_count), tuple(self._spec(inner) for inner in node.snodes))
+        node.mark_run()
+        buffer = node.node
+        assert isinstance(buffer, ir.ComputedBuffer)
+        return op_spec(buffer, self._argument, passes.splits_of(buffer), passes.tiled_symbols_of(buffer))
+
+    def _argument(self, name: str) -> int:
+        """Which argument of the program a buffer is."""
+        owner = _owner(name)
+        if owner not in self._arguments:
+            self._arguments.append(owner)
+        return self._arguments.index(owner)
+
+    def codegen_sync(self) -> None:
+        """Nothing: every call of the card is over when it returns."""
+
+    def flush(self) -> None:
+        """Write the program into the generated module, and a call of it."""
+        if self._specs:
+            wrapper = V.graph.wrapper_code
+            name = f"spyre_kernel_{wrapper.next_kernel_suffix()}"
+            program = Program(name, tuple(self._specs), len(self._arguments))
+            wrapper.header.writeline(f"{name} = SpyreKernel({program!r})")
+            arguments = ", ".join(V.graph.wrapper_code.val_to_arg_str(_Name(a)) for a in self._arguments)
+            wrapper.writeline(f"{name}.run({arguments})")
+            self._specs, self._arguments = [], []
+        self.free_buffers_in_scheduler()
+
+
+class _Name(str):
+    """A buffer's name, which prints as the variable of the generated module that it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _owner(name: str) -> str:
+    """The buffer whose memory `name` is in."""
+    buffer = V.graph.try_get_buffer(name)
+    layout = buffer.get_layout() if buffer is not None else None
+    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return _owner(layout.get_buffer().get_name())
+    if isinstance(layout, ir.NonOwningLayout):
+        return _owner(layout.view.get_name())
+    return name
+
+
+class SpyreWrapper(PythonWrapperCodegen):
+    """The generated module: Inductor's, with the card's memory and programs."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,
+        subgraph_name: str | None,
+        parent_wrapper: PythonWrapperCodegen | None,
+        partition_signatures: Any = None,
+    ) -> PythonWrapperCodegen:
+        """A wrapper for the graph; here, right before the scheduler is made, our passes run over its operations."""
+        passes.run(V.graph)
+        if is_subgraph:
+            assert subgraph_name is not None
+            assert parent_wrapper is not None
+            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
+        return SpyreWrapper()
+
+    def write_header(self) -> None:
+        """Inductor's header, and the names that programs are made of."""
+        super().write_header()
+        self.header.splice(
+            """
+            from sympy import sympify
+            from strideweave.spyre.specs import LoopSpec, OpSpec, Program, Ref, TensorArg
+            from strideweave.spyre.sticks import DataFormat
+            from strideweave.spyre.tensor_layout import ElementArrangement, SpyreTensorLayout
+            from strideweave.inductor.runtime import SpyreKernel, empty_tiled
+            """
+        )
+
+    def make_buffer_allocation(self, buffer: Any) -> str:
+        """A line that makes a buffer, in the layout that the passes gave it."""
+        layout = buffer.get_layout()
+        if isinstance(layout, FixedTiledLayout):
+            size = self.codegen_python_shape_tuple(tuple(layout.size))
+            stride = self.codegen_python_shape_tuple(tuple(layout.stride))
+            return f"{buffer.get_name()} = empty_tiled({size}, {stride}, {layout.dtype}, {layout.device_layout!r})"
+        return str(super().make_buffer_allocation(buffer))
+
+
+def is_on_card(device: torch.device | None) -> bool:
+    """Whether something is on the card."""
+    return device is not None and device.type == "spyre"
