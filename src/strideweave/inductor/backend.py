@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor import config as inductor_config
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     register_backend_for_device,
@@ -16,8 +17,11 @@ from torch._inductor.codegen.common import (
 
 from strideweave.inductor import lowering
 from strideweave.inductor.fx_passes import SpyreGraphPass
+from strideweave.inductor.hints import naming_inputs
+from strideweave.inductor.loops import LoopPass
 from strideweave.inductor.scheduling import SpyreScheduling, SpyreWrapper
 
+_LOOPS: Final = LoopPass()
 CONFIG: Final[dict[str, Any]] = {
     "split_reductions": False,
     "unroll_reductions_threshold": 1,
@@ -31,6 +35,7 @@ CONFIG: Final[dict[str, Any]] = {
     "alignment_asserts": False,
     "loop_ordering_after_fusion": False,
     "joint_graph_constant_folding": False,
+    "_pre_fusion_custom_pass": _LOOPS,
 }
 """How Inductor is set while it compiles for the card: one operation a buffer, reductions whole, no memory reused."""
 
@@ -144,10 +149,12 @@ def _patch_compile_fx() -> None:
 
     @functools.wraps(original)
     def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
-        patches = kwargs.get("config_patches")
-        if patches is None and not args and uses_card(model_, example_inputs_):
-            kwargs["config_patches"] = CONFIG
-        return original(model_, example_inputs_, *args, **kwargs)
+        # compile_fx calls itself again with the configuration set: once is enough.
+        is_set = inductor_config._pre_fusion_custom_pass is _LOOPS
+        if not is_set and uses_card(model_, example_inputs_):
+            kwargs["config_patches"] = {**CONFIG, **(kwargs.get("config_patches") or {})}
+        with naming_inputs(model_, example_inputs_):
+            return original(model_, example_inputs_, *args, **kwargs)
 
     compile_fx_module.compile_fx = compile_fx
 

@@ -31,34 +31,22 @@ def host_coordinates(
 
 
 def device_coordinates(
-    offset: sympy.Expr,
-    layout: SpyreTensorLayout,
-    size: Sequence[int],
-    stride: Sequence[int],
-    ranges: Mapping[sympy.Symbol, sympy.Expr],
+    host: Sequence[sympy.Expr], layout: SpyreTensorLayout, ranges: Mapping[sympy.Symbol, sympy.Expr]
 ) -> tuple[sympy.Expr, ...]:
-    """One expression per device dim, in floor and Mod: where the element at a host offset lies."""
+    """One expression per device dim, in floor and Mod: where the element at these host coordinates lies."""
     simplify = V.graph.sizevars.simplify_with_ranges
     dims = layout.dim_map
     assert dims is not None, "a layout of the compiler knows its host dims"
-    if len(size) == 0 or max(dims, default=-1) < 0:
-        return tuple(sympy.S.Zero for _ in layout.device_size)
-    if len(set(dims)) == 1 and len(dims) == 2 and len(size) != 1:
-        host = [simplify(offset, dict(ranges))]  # a flat layout: the offset is the only coordinate
-    else:
-        host = host_coordinates(offset, size, stride, ranges)
     eps = layout.elems_per_stick
     stick = dims[-1]
-    seen_tiles = False
-    coordinates = []
+    tiles = next((k for k in range(len(dims) - 1) if dims[k] == stick), None)
+    coordinates: list[sympy.Expr] = []
     for k, dim in enumerate(dims):
-        if dim == -1 or layout.device_size[k] == 1:
-            seen_tiles = seen_tiles or dim == stick
+        if dim == -1 or (layout.device_size[k] == 1 and k != tiles) or not host:
             coordinates.append(sympy.S.Zero)
         elif k == len(dims) - 1:
             coordinates.append(_plain(simplify(ModularIndexing(host[dim], 1, eps), dict(ranges))))
-        elif dim == stick and not seen_tiles:
-            seen_tiles = True
+        elif k == tiles:
             coordinates.append(_plain(simplify(FloorDiv(host[dim], eps), dict(ranges))))
         else:
             coordinates.append(_plain(host[dim]))

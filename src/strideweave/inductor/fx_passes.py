@@ -24,11 +24,11 @@ class SpyreGraphPass(CustomGraphModulePass):
 
     def uuid(self) -> str:
         """What compiled graphs are kept under: our sources, and the switches that change what they do."""
-        return f"{_sources()}-{config.get_hash().hex()}"
+        return f"{sources()}-{config.get_hash().hex()}"
 
 
 @cache
-def _sources() -> str:
+def sources() -> str:
     """A digest of the compiler's and the card's sources."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._inductor import ir
 from torch._inductor import lowering as stock
+from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.virtualized import ops
 
 aten = torch.ops.aten
@@ -57,9 +58,9 @@ def _product(a: Any, b: Any, *, out_dtype: torch.dtype | None = None) -> ir.Tens
         inner_fn=inner_fn,
         ranges=[*batch, rows, columns],
         reduction_ranges=[inner],
-        reduction_type="batchmatmul",
+        reduction_type="batchmatmul",  # type: ignore[arg-type]  # Inductor only passes the name on
         src_dtype=a.get_dtype(),
-        reduction_hint=ir.ReductionHint.DEFAULT,
+        reduction_hint=ReductionHint.DEFAULT,
     )
     made = ir.TensorBox.create(reduction)
     made.realize()

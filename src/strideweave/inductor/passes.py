@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
-from torch._inductor import ir
-
+from strideweave.inductor.coarse_tile import coarse_tile
+from strideweave.inductor.hints import (
+    assign_dim_hints,
+    hints_to_coarse_tile_groups,
+    propagate_named_dims,
+    reorder_unhinted_interlopers,
+)
 from strideweave.inductor.propagate_layouts import propagate_spyre_tensor_layouts
 
 
 def run(graph: Any) -> None:
     """Give every buffer of a lowered graph its layout on the card, and tile and divide what must be."""
     propagate_spyre_tensor_layouts(graph)
-
-
-def splits_of(buffer: ir.ComputedBuffer) -> dict[sympy.Symbol, int]:
-    """Over how many cores each symbol of an operation is divided."""
-    return {}
-
-
-def tiled_symbols_of(buffer: ir.ComputedBuffer) -> tuple[tuple[sympy.Symbol, ...], ...]:
-    """The symbols that the loops around an operation advance, innermost loop first."""
-    return ()
+    propagate_named_dims(graph)
+    assign_dim_hints(graph)
+    reorder_unhinted_interlopers(graph)
+    coarse_tile(graph, hints_to_coarse_tile_groups(graph))

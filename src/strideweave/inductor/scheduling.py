@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import sympy
-import torch
-from torch._inductor import ir
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.scheduler import BaseScheduling
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
 from strideweave.inductor import passes
-from strideweave.inductor.codegen import op_spec
+from strideweave.inductor.codegen import Emitter
 from strideweave.inductor.ir import FixedTiledLayout
 from strideweave.inductor.loops import CountedLoopSchedulerNode
+from strideweave.inductor.ops import op_of
 from strideweave.spyre.specs import LoopSpec, Program, Spec
 
 
@@ -27,6 +26,7 @@ class SpyreScheduling(BaseScheduling):
         super().__init__(scheduler)
         self._specs: list[Spec] = []
         self._arguments: list[str] = []
+        self._emitter = Emitter(self._argument)
 
     def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
         """Never: one operation of the card computes one buffer."""
@@ -36,28 +36,42 @@ class SpyreScheduling(BaseScheduling):
         """Never."""
         return False
 
-    def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[sympy.Expr, ...]:  # type: ignore[override]
+    def group_fn(self, sizes: Sequence[Sequence[sympy.Expr]]) -> tuple[sympy.Expr, ...]:
         """The number of points of each part of the iteration space, as Inductor's other backends give it."""
         return tuple(V.graph.sizevars.simplify(sympy_product(extents)) for extents in sizes)
 
     def codegen_node(self, node: Any) -> None:
-        """Add the operations of a node to the program that is being collected."""
-        self._specs.append(self._spec(node))
+        """Add the specs of a node to the program that is being collected."""
+        before, specs, after = self._specs_of(node)
+        assert not before
+        assert not after
+        self._specs += specs
 
-    def _spec(self, node: Any) -> Spec:
-        if isinstance(node, CountedLoopSchedulerNode):
-            return LoopSpec(sympy.sympify(node.loop_count), tuple(self._spec(inner) for inner in node.snodes))
-        node.mark_run()
-        buffer = node.node
-        assert isinstance(buffer, ir.ComputedBuffer)
-        return op_spec(buffer, self._argument, passes.splits_of(buffer), passes.tiled_symbols_of(buffer))
+    def _specs_of(self, node: Any) -> tuple[dict[int, list[Spec]], list[Spec], dict[int, list[Spec]]]:
+        """What runs for a node, and what right before and behind the loops around it, by their level."""
+        if not isinstance(node, CountedLoopSchedulerNode):
+            node.mark_run()
+            emitted = self._emitter.emit(op_of(node.node))
+            before: dict[int, list[Spec]] = {level: [*specs] for level, specs in emitted.before.items()}
+            return before, [*emitted.body], {level: [*specs] for level, specs in emitted.after.items()}
+        before = {}
+        body: list[Spec] = []
+        after: dict[int, list[Spec]] = {}
+        for inner in node.snodes:
+            own_before, own, own_after = self._specs_of(inner)
+            body += own
+            for level, specs in own_before.items():
+                before.setdefault(level, []).extend(specs)
+            for level, specs in own_after.items():
+                after.setdefault(level, []).extend(specs)
+        loop: list[Spec] = body if node.loop_count == 1 else [LoopSpec(node.loop_count, tuple(body))]
+        return before, [*before.pop(node.level, ()), *loop, *after.pop(node.level, ())], after
 
     def _argument(self, name: str) -> int:
         """Which argument of the program a buffer is."""
-        owner = _owner(name)
-        if owner not in self._arguments:
-            self._arguments.append(owner)
-        return self._arguments.index(owner)
+        if name not in self._arguments:
+            self._arguments.append(name)
+        return self._arguments.index(name)
 
     def codegen_sync(self) -> None:
         """Nothing: every call of the card is over when it returns."""
@@ -67,11 +81,12 @@ class SpyreScheduling(BaseScheduling):
         if self._specs:
             wrapper = V.graph.wrapper_code
             name = f"spyre_kernel_{wrapper.next_kernel_suffix()}"
-            program = Program(name, tuple(self._specs), len(self._arguments))
+            program = Program(name, tuple(self._specs), len(self._arguments), self._emitter.pool.nbytes)
             wrapper.header.writeline(f"{name} = SpyreKernel({program!r})")
             arguments = ", ".join(V.graph.wrapper_code.val_to_arg_str(_Name(a)) for a in self._arguments)
             wrapper.writeline(f"{name}.run({arguments})")
             self._specs, self._arguments = [], []
+            self._emitter = Emitter(self._argument)
         self.free_buffers_in_scheduler()
 
 
@@ -82,17 +97,6 @@ class _Name(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def _owner(name: str) -> str:
-    """The buffer whose memory `name` is in."""
-    buffer = V.graph.try_get_buffer(name)
-    layout = buffer.get_layout() if buffer is not None else None
-    if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
-        return _owner(layout.get_buffer().get_name())
-    if isinstance(layout, ir.NonOwningLayout):
-        return _owner(layout.view.get_name())
-    return name
 
 
 class SpyreWrapper(PythonWrapperCodegen):
@@ -134,8 +138,3 @@ class SpyreWrapper(PythonWrapperCodegen):
             stride = self.codegen_python_shape_tuple(tuple(layout.stride))
             return f"{buffer.get_name()} = empty_tiled({size}, {stride}, {layout.dtype}, {layout.device_layout!r})"
         return str(super().make_buffer_allocation(buffer))
-
-
-def is_on_card(device: torch.device | None) -> bool:
-    """Whether something is on the card."""
-    return device is not None and device.type == "spyre"

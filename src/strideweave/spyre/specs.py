@@ -54,6 +54,8 @@ class TensorArg:
     """The torch dtype of its elements, which says what the bits of the format mean."""
     per_tile_fixed: bool = False
     """Whether its address stays while loops advance: scratch that belongs to one tile."""
+    fixed_loops: int = 0
+    """How many of the outermost loops around it leave its address where it is; all when it is `per_tile_fixed`."""
     name: str = ""
     """The buffer's name in the graph, for messages."""
 
@@ -68,6 +70,7 @@ class TensorArg:
 
     def __repr__(self) -> str:
         more = ", per_tile_fixed=True" if self.per_tile_fixed else ""
+        more += f", fixed_loops={self.fixed_loops}" if self.fixed_loops and not self.per_tile_fixed else ""
         more += f", name={self.name!r}" if self.name else ""
         return (
             f"TensorArg(is_input={self.is_input}, arg_index={self.arg_index}, device_dtype={self.device_dtype!r}, "
