@@ -13,6 +13,7 @@ from strideweave.inductor.coarse_tile import IDENTITIES, CoarseTileInfo, Storage
 from strideweave.inductor.coordinates import device_coordinates
 from strideweave.inductor.ops import Op, Touch, layout_of, op_of, owner_of
 from strideweave.inductor.recording import NARROW
+from strideweave.inductor.work_division import divide, splits_by_coefficient
 from strideweave.spyre.specs import NO_ARGUMENT, Body, OpSpec, Ref, TensorArg
 from strideweave.spyre.sticks import STICK_NBYTES
 from strideweave.spyre.tensor_layout import SpyreTensorLayout
@@ -162,8 +163,11 @@ class Emitter:
         if recording.store_mode != "set":
             details["store"] = recording.store_mode
         space = self._space(op, info, op.iteration.ranges, below=None)
-        name = op.reduction_type or _name_of(recording.steps)
-        return OpSpec(name, op.is_reduction, space, tuple(args), details, _tiled(info, None))
+        name = getattr(op.buffer, "spyre_name", None) or op.reduction_type or _name_of(recording.steps)
+        spec = OpSpec(name, op.is_reduction, space, tuple(args), details, _tiled(info, None))
+        divided = divide(spec, hint=op.work_div)
+        op.buffer.op_it_space_splits = splits_by_coefficient(divided, op.write.access.index)  # type: ignore[attr-defined]
+        return divided
 
     def _read_place(self, op: Op, touch: Touch) -> _Place:
         """Where the operation reads a buffer: the scratch of its own innermost loop, when it shares that."""
@@ -205,7 +209,7 @@ class Emitter:
         args = [self._argument(op.write, place, op, info, is_input=True, below=below) for place in sources]
         args.append(self._argument(op.write, target, op, info, is_input=False, below=below))
         space = self._space(op, info, ranges, below=below)
-        return OpSpec(name, False, space, tuple(args), {"body": body}, _tiled(info, below))
+        return divide(OpSpec(name, False, space, tuple(args), {"body": body}, _tiled(info, below)))
 
     def _space(
         self, op: Op, info: CoarseTileInfo | None, ranges: Mapping[sympy.Symbol, int], *, below: int | None
@@ -213,7 +217,7 @@ class Emitter:
         space = {}
         for symbol, extent in ranges.items():
             tile = extent if info is None else extent // info.count_of(symbol, below=below)
-            space[symbol] = (sympy.Integer(tile), op.splits.get(symbol, 1))
+            space[symbol] = (sympy.Integer(tile), 1)
         return space
 
     def _argument(
@@ -228,6 +232,7 @@ class Emitter:
     ) -> TensorArg:
         depth = 0 if info is None else (info.depth if below is None else below)
         loops = 0 if info is None else info.loops(depth)
+        fixed = 0 if info is None else info.loops(min(place.fixed, depth))
         return TensorArg(
             is_input=is_input,
             arg_index=place.number,
@@ -236,8 +241,8 @@ class Emitter:
             device_coordinates=device_coordinates(touch.host_coordinates, place.layout, op.bounds),
             allocation=place.allocation,
             dtype=_text(place.dtype),
-            fixed_loops=0 if info is None else info.loops(min(place.fixed, depth)),
-            per_tile_fixed=loops > 0 and place.fixed >= depth,
+            fixed_loops=fixed,
+            per_tile_fixed=0 < loops == fixed,
             name=place.name,
         )
 

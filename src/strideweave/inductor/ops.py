@@ -73,8 +73,6 @@ class Op:
         self.iteration = iteration_of(buffer.data)
         self.named_symbols: dict[sympy.Symbol, str] = {}
         self.work_div: dict[sympy.Symbol, int] = {}
-        self.splits: dict[sympy.Symbol, int] = {}
-        """Over how many cores each symbol is divided; 1 where nothing is said."""
         iteration = self.iteration
         index = (iteration.output, iteration.reduction) if buffer.data.get_reduction_type() else (iteration.output,)
         with patch.object(ir.FlexibleLayout, "allow_indexing", True):

@@ -12,11 +12,13 @@ from strideweave.inductor.hints import (
     reorder_unhinted_interlopers,
 )
 from strideweave.inductor.propagate_layouts import propagate_spyre_tensor_layouts
+from strideweave.inductor.restickify import insert_restickify
 
 
 def run(graph: Any) -> None:
     """Give every buffer of a lowered graph its layout on the card, and tile and divide what must be."""
     propagate_spyre_tensor_layouts(graph)
+    insert_restickify(graph)
     propagate_named_dims(graph)
     assign_dim_hints(graph)
     reorder_unhinted_interlopers(graph)
