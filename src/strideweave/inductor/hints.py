@@ -161,7 +161,8 @@ def propagate_named_dims(graph: Any) -> None:
             for coordinate, dim in zip(read.host_coordinates, names.get(read.name, ()), strict=False):
                 if dim is not None and coordinate in op.iteration.ranges:
                     symbols.setdefault(coordinate, dim)
-        for hint in _hints(op.buffer).values():
+        # What was put in between has the hints of the operation that it serves, and dims of its own.
+        for hint in () if hasattr(op.buffer, "spyre_name") else _hints(op.buffer).values():
             named = zip(op.iteration.output, hint.get("named_dims", ()), strict=False)
             symbols.update((s, dim) for s, dim in named if dim is not None and s in op.iteration.ranges)
         op.named_symbols = symbols

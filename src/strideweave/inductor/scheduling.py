@@ -15,7 +15,8 @@ from strideweave.inductor import passes
 from strideweave.inductor.codegen import Emitter
 from strideweave.inductor.ir import FixedTiledLayout
 from strideweave.inductor.loops import CountedLoopSchedulerNode
-from strideweave.inductor.ops import op_of
+from strideweave.inductor.ops import layout_of, op_of
+from strideweave.inductor.verify import verify_program
 from strideweave.spyre.specs import LoopSpec, Program, Spec
 
 
@@ -73,6 +74,13 @@ class SpyreScheduling(BaseScheduling):
             self._arguments.append(name)
         return self._arguments.index(name)
 
+    def _argument_text(self, number: int, program: Program) -> str:
+        """How the program was compiled to find an argument, as text of the generated module."""
+        layout = layout_of(self._arguments[number])
+        written = any(arg.arg_index == number and not arg.is_input for spec in program.ops() for arg in spec.args)
+        size, stride = tuple(map(int, layout.size)), tuple(map(int, layout.stride))
+        return f"Argument({size}, {stride}, {layout.dtype}, {layout.device_layout!r}, {written})"
+
     def codegen_sync(self) -> None:
         """Nothing: every call of the card is over when it returns."""
 
@@ -82,21 +90,13 @@ class SpyreScheduling(BaseScheduling):
             wrapper = V.graph.wrapper_code
             name = f"spyre_kernel_{wrapper.next_kernel_suffix()}"
             program = Program(name, tuple(self._specs), len(self._arguments), self._emitter.pool.nbytes)
-            wrapper.header.writeline(f"{name} = SpyreKernel({program!r})")
-            arguments = ", ".join(V.graph.wrapper_code.val_to_arg_str(_Name(a)) for a in self._arguments)
-            wrapper.writeline(f"{name}.run({arguments})")
+            verify_program(program)
+            arguments = ", ".join(self._argument_text(k, program) for k in range(len(self._arguments)))
+            wrapper.header.writeline(f"{name} = SpyreKernel({program!r}, [{arguments}])")
+            wrapper.writeline(f"{name}.run({', '.join(self._arguments)})")
             self._specs, self._arguments = [], []
             self._emitter = Emitter(self._argument)
         self.free_buffers_in_scheduler()
-
-
-class _Name(str):
-    """A buffer's name, which prints as the variable of the generated module that it is."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class SpyreWrapper(PythonWrapperCodegen):
@@ -126,7 +126,7 @@ class SpyreWrapper(PythonWrapperCodegen):
             from strideweave.spyre.specs import LoopSpec, OpSpec, Program, Ref, TensorArg
             from strideweave.spyre.sticks import DataFormat
             from strideweave.spyre.tensor_layout import ElementArrangement, SpyreTensorLayout
-            from strideweave.inductor.runtime import SpyreKernel, empty_tiled
+            from strideweave.inductor.runtime import Argument, SpyreKernel, empty_tiled
             """
         )
 
