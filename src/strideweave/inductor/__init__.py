@@ -2,7 +2,8 @@
 
 from strideweave.inductor.backend import register
 from strideweave.inductor.errors import Unsupported
-from strideweave.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
+from strideweave.inductor.hints import spyre_hint
+from strideweave.inductor.names import declare_tensor_dim, name_tensor_dims
 from strideweave.spyre import config
 
 register()

@@ -16,9 +16,9 @@ from torch._inductor.codegen.common import (
 )
 
 from strideweave.inductor import lowering
-from strideweave.inductor.fx_passes import SpyreGraphPass
-from strideweave.inductor.hints import naming_inputs
+from strideweave.inductor.fx_passes import SpyreGraphPass, hints_in_key
 from strideweave.inductor.loops import LoopPass
+from strideweave.inductor.names import naming_inputs
 from strideweave.inductor.scheduling import SpyreScheduling, SpyreWrapper
 
 _LOOPS: Final = LoopPass()
@@ -153,10 +153,22 @@ def _patch_compile_fx() -> None:
         is_set = inductor_config._pre_fusion_custom_pass is _LOOPS
         if not is_set and uses_card(model_, example_inputs_):
             kwargs["config_patches"] = {**CONFIG, **(kwargs.get("config_patches") or {})}
-        with naming_inputs(model_, example_inputs_):
+            kwargs["inner_compile"] = _with_hints(kwargs.get("inner_compile", compile_fx_module.compile_fx_inner))
+        with naming_inputs(model_, example_inputs_), hints_in_key(model_):
             return original(model_, example_inputs_, *args, **kwargs)
 
     compile_fx_module.compile_fx = compile_fx
+
+
+def _with_hints(inner_compile: Any) -> Any:
+    """The same compilation of one graph, forward or backward, kept under the hints of that graph."""
+
+    @functools.wraps(inner_compile)
+    def compiled(gm: Any, *args: Any, **kwargs: Any) -> Any:
+        with hints_in_key(gm):
+            return inner_compile(gm, *args, **kwargs)
+
+    return compiled
 
 
 def uses_card(model: Any, inputs: Any) -> bool:

@@ -164,7 +164,7 @@ class Emitter:
             details["store"] = recording.store_mode
         space = self._space(op, info, op.iteration.ranges, below=None)
         name = getattr(op.buffer, "spyre_name", None) or op.reduction_type or _name_of(recording.steps)
-        spec = OpSpec(name, op.is_reduction, space, tuple(args), details, _tiled(info, None))
+        spec = OpSpec(name, op.is_reduction, space, tuple(args), details, _tiled(info, space, None))
         divided = divide(spec, hint=op.work_div)
         op.buffer.op_it_space_splits = splits_by_coefficient(divided, op.write.access.index)  # type: ignore[attr-defined]
         return divided
@@ -209,7 +209,7 @@ class Emitter:
         args = [self._argument(op.write, place, op, info, is_input=True, below=below) for place in sources]
         args.append(self._argument(op.write, target, op, info, is_input=False, below=below))
         space = self._space(op, info, ranges, below=below)
-        return divide(OpSpec(name, False, space, tuple(args), {"body": body}, _tiled(info, below)))
+        return divide(OpSpec(name, False, space, tuple(args), {"body": body}, _tiled(info, space, below)))
 
     def _space(
         self, op: Op, info: CoarseTileInfo | None, ranges: Mapping[sympy.Symbol, int], *, below: int | None
@@ -247,12 +247,14 @@ class Emitter:
         )
 
 
-def _tiled(info: CoarseTileInfo | None, below: int | None) -> tuple[tuple[sympy.Symbol, ...], ...]:
+def _tiled(
+    info: CoarseTileInfo | None, space: Mapping[sympy.Symbol, Any], below: int | None
+) -> tuple[tuple[sympy.Symbol, ...], ...]:
     """For every loop around, innermost first, the symbol that it advances."""
     if info is None:
         return ()
     levels = [s for s, count in zip(info.symbols[:below], info.loop_count, strict=False) if count != 1]
-    return tuple(() if symbol is None else (symbol,) for symbol in reversed(levels))
+    return tuple((symbol,) if symbol in space else () for symbol in reversed(levels))
 
 
 def _buffer(name: str) -> Any:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import sympy
-import torch
 from torch._inductor import ir
 from torch.fx.traceback import annotate
 
 from strideweave.inductor.errors import Unsupported
+from strideweave.inductor.names import DimNames, names_of_inputs
 from strideweave.inductor.ops import Op, computed_ops
 from strideweave.spyre import config
 
 _ids = itertools.count()
-_declared: dict[str, int] = {}
-_names_of_inputs: ContextVar[tuple[tuple[str | None, ...] | None, ...]] = ContextVar("names_of_inputs", default=())
-_ATTRIBUTE = "_spyre_dim_names"
 _PREFIX = "_hint_"
 
 
@@ -41,8 +36,7 @@ def spyre_hint(
 
     Errors: TypeError, ValueError for hints that are none, more than one dim, or counts below 1.
 
-    >>> import torch
-    >>> from strideweave.inductor import spyre_hint
+    >>>     >>> from strideweave.inductor import spyre_hint
     >>> def f(x, y):
     ...     with spyre_hint(named_dims=["rows", "columns"]), spyre_hint(num_tiles_per_dim={"rows": 4}):
     ...         return x + y
@@ -78,59 +72,6 @@ def _counts(given: Mapping[str, int], name: str) -> dict[str, int]:
     return counts
 
 
-def declare_tensor_dim(name: str, size: int) -> None:
-    """From now on the name means a dim of this extent: `name_tensor_dims` checks it.
-
-    Errors: ValueError when the name was declared with another extent.
-
-    >>> from strideweave.inductor import declare_tensor_dim
-    >>> declare_tensor_dim("heads", 12)
-    """
-    known = _declared.setdefault(name, size)
-    if known != size:
-        raise ValueError(f"cannot declare dim {name!r} of {size}: it is declared with {known}. Use another name.")
-
-
-def name_tensor_dims(tensor: torch.Tensor, names: Sequence[str | None]) -> torch.Tensor:
-    """The same tensor, its dims named for hints; None leaves one without a name. Name inputs before they are compiled.
-
-    Errors: ValueError for another number of names than dims, or an extent that was declared differently.
-
-    >>> import torch
-    >>> from strideweave.inductor import name_tensor_dims
-    >>> name_tensor_dims(torch.zeros(2, 3), ["rows", None]).shape
-    torch.Size([2, 3])
-    """
-    if len(names) != tensor.dim():
-        raise ValueError(
-            f"cannot name the dims of a tensor of shape {tuple(tensor.shape)} {list(names)}: it has {tensor.dim()} "
-            f"dims, and there are {len(names)} names. Give one for each, None for no name."
-        )
-    for name, extent in zip(names, tensor.shape, strict=True):
-        if name is not None and _declared.get(name, extent) != extent:
-            raise ValueError(
-                f"cannot name a dim of {extent} {name!r}: it is declared with {_declared[name]}. Use another name."
-            )
-    setattr(tensor, _ATTRIBUTE, tuple(names))
-    return tensor
-
-
-@contextmanager
-def naming_inputs(graph_module: Any, inputs: Sequence[Any]) -> Iterator[None]:
-    """While this lasts, graphs that are lowered know the names of the dims of these inputs."""
-    names = []
-    placeholders = [n for n in getattr(getattr(graph_module, "graph", None), "nodes", ()) if n.op == "placeholder"]
-    for k, given in enumerate(inputs):
-        argument = placeholders[k].meta.get("grapharg") if k < len(placeholders) else None
-        real = argument.example if argument is not None and argument.is_tensor else given
-        names.append(getattr(real, _ATTRIBUTE, None))
-    token = _names_of_inputs.set(tuple(names))
-    try:
-        yield
-    finally:
-        _names_of_inputs.reset(token)
-
-
 Group: TypeAlias = tuple[list[ir.ComputedBuffer], list[tuple[int, sympy.Integer]]]
 """Operations that run in one loop nest, and its levels: (hint id, count), outermost first."""
 
@@ -150,11 +91,8 @@ class DimHint:
 
 def propagate_named_dims(graph: Any) -> None:
     """Name the symbols of every operation: from the dims of what it reads, and from hints."""
-    names: dict[str, tuple[str | None, ...]] = {}
-    for k, name in enumerate(graph.graph_inputs):
-        known = _names_of_inputs.get()
-        if k < len(known) and known[k] is not None:
-            names[name] = known[k]  # type: ignore[assignment]
+    inputs = zip(graph.graph_inputs, names_of_inputs(), strict=False)
+    names: dict[str, DimNames] = {name: known for name, known in inputs if known is not None}
     for op in computed_ops(graph):
         symbols: dict[sympy.Symbol, str] = {}
         for read in op.reads:
