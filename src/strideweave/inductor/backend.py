@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._dynamo.utils import detect_fake_mode
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.common import (
@@ -14,6 +17,7 @@ from torch._inductor.codegen.common import (
     register_backend_for_device,
     register_device_op_overrides,
 )
+from torch.utils._pytree import tree_map
 
 from strideweave.inductor import lowering
 from strideweave.inductor.fx_passes import SpyreGraphPass, hints_in_key
@@ -35,6 +39,10 @@ CONFIG: Final[dict[str, Any]] = {
     "alignment_asserts": False,
     "loop_ordering_after_fusion": False,
     "joint_graph_constant_folding": False,
+    "mtia.disable_welford_reduction": True,
+    "max_pointwise_cat_inputs": 0,
+    "max_complex_pointwise_cat_inputs": 0,
+    "inplace_padding": False,
     "_pre_fusion_custom_pass": _LOOPS,
 }
 """How Inductor is set while it compiles for the card: one operation a buffer, reductions whole, no memory reused."""
@@ -158,6 +166,53 @@ def _patch_compile_fx() -> None:
             return original(model_, example_inputs_, *args, **kwargs)
 
     compile_fx_module.compile_fx = compile_fx
+
+
+def spyre_backend(gm: Any, example_inputs: Sequence[Any], **options: Any) -> Any:
+    """The backend `torch.compile(fn, backend="spyre")`: for tensors in host memory too.
+
+    Tensors on the card are compiled as they are. Those in host memory are copied to the card at every call, and results
+    back; what the function changes in place is changed in host memory too.
+    """
+    register()
+    host = [k for k, t in enumerate(example_inputs) if isinstance(t, torch.Tensor) and t.device.type == "cpu"]
+    if not host:
+        return compile_fx_module.compile_fx(gm, list(example_inputs))
+    moved = list(example_inputs)
+    mode = detect_fake_mode(example_inputs)
+    with mode if mode is not None else nullcontext():
+        for k in host:
+            moved[k] = torch.empty_strided(
+                moved[k].size(), moved[k].stride(), dtype=moved[k].dtype, device="spyre"
+            ).requires_grad_(moved[k].requires_grad)
+    compiled = compile_fx_module.compile_fx(_on_card(gm), moved)
+
+    def run(*inputs: Any) -> Any:
+        arguments = list(inputs)
+        for k in host:
+            arguments[k] = inputs[k].to("spyre")
+        before = [arguments[k]._version for k in host]
+        results = compiled(*arguments)
+        for k, version in zip(host, before, strict=True):
+            if arguments[k]._version != version:
+                with torch.no_grad():
+                    inputs[k].copy_(arguments[k])
+        return tree_map(lambda r: r.cpu() if isinstance(r, torch.Tensor) else r, results)
+
+    return run
+
+
+def _on_card(gm: Any) -> Any:
+    """The same graph, what it makes in host memory made on the card."""
+    for node in gm.graph.nodes:
+        device = node.kwargs.get("device")
+        if device is not None and torch.device(device).type == "cpu":
+            node.kwargs = {**node.kwargs, "device": torch.device("spyre")}
+    for name, buffer in list(gm.named_buffers()):
+        module, _, leaf = name.rpartition(".")
+        setattr(gm.get_submodule(module), leaf, buffer.to("spyre"))
+    gm.recompile()
+    return gm
 
 
 def _with_hints(inner_compile: Any) -> Any:

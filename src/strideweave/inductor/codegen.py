@@ -76,6 +76,12 @@ class Emitter:
     def __init__(self, argument_of: Callable[[str], int]) -> None:
         self._argument_of = argument_of
         self.pool = Pool()
+        self._whole: dict[int, dict[sympy.Symbol, int]] = {}
+
+    def whole_ranges(self, spec: OpSpec) -> dict[sympy.Symbol, int]:
+        """The ranges of an operation of this program before it was tiled."""
+        whole = {s: int(extent) for s, (extent, _) in spec.iteration_space.items()}
+        return {**whole, **self._whole.get(id(spec), {})}
 
     def emit(self, op: Op) -> Emitted:
         """The specs of one operation."""
@@ -167,6 +173,7 @@ class Emitter:
         spec = OpSpec(name, op.is_reduction, space, tuple(args), details, _tiled(info, space, None))
         divided = divide(spec, hint=op.work_div)
         op.buffer.op_it_space_splits = splits_by_coefficient(divided, op.write.access.index)  # type: ignore[attr-defined]
+        self._whole[id(divided)] = dict(op.iteration.ranges)
         return divided
 
     def _read_place(self, op: Op, touch: Touch) -> _Place:

@@ -25,6 +25,9 @@ def register() -> None:
     ):
         original = stock.lowerings[overload]
         stock.lowerings[overload] = _by_device(own, original)
+    for overload in (aten.frexp.Tensor,):
+        original = stock.lowerings[overload]
+        stock.lowerings[overload] = _by_device(stock.fallback_handler(overload, add_to_fallback_set=False), original)
 
 
 def _by_device(own: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:

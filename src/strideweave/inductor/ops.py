@@ -125,8 +125,7 @@ def op_of(buffer: ir.ComputedBuffer) -> Op:
 
 def layout_of(name: str) -> FixedTiledLayout:
     """The whole layout of a buffer on the card; of one that writes into another's memory, the other's."""
-    buffer = V.graph.try_get_buffer(name)
-    layout = buffer.get_layout() if buffer is not None else None
+    layout = _declared_layout(name)
     while isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
         layout = layout.get_buffer().get_layout()
     if isinstance(layout, ir.NonOwningLayout):
@@ -137,15 +136,21 @@ def layout_of(name: str) -> FixedTiledLayout:
 
 def _dropped_offset(name: str) -> sympy.Expr:
     """Where in its owner a part begins that Inductor's own indexer takes to begin at 0."""
-    buffer = V.graph.try_get_buffer(name)
-    layout = buffer.get_layout() if buffer is not None else None
+    layout = _declared_layout(name)
     return layout.view.get_layout().offset if isinstance(layout, ir.NonOwningLayout) else sympy.S.Zero
+
+
+def _declared_layout(name: str) -> Any:
+    """The layout that Inductor has for a buffer; None for what has no memory of its own."""
+    buffer = V.graph.try_get_buffer(name)
+    while isinstance(buffer, ir.MutableBox):
+        buffer = buffer.data  # type: ignore[assignment]
+    return getattr(buffer, "layout", None)
 
 
 def owner_of(name: str) -> str:
     """The buffer whose memory `name` is in."""
-    buffer = V.graph.try_get_buffer(name)
-    layout = buffer.get_layout() if buffer is not None else None
+    layout = _declared_layout(name)
     if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
         return owner_of(layout.get_buffer().get_name())
     if isinstance(layout, ir.NonOwningLayout):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sympy
 import torch
 from torch._inductor.ops_handler import DefaultHandler
-from torch._inductor.virtualized import V
+from torch._inductor.virtualized import OpsValue, V
 
 from strideweave.spyre.specs import Body, Ref
 
@@ -193,7 +193,8 @@ def _plain(value: Any) -> Any:
     """An operand of a step: a dtype by its name, all else as it is."""
     if isinstance(value, torch.dtype):
         return _name(value)
-    return value
+    # Inductor wraps what a handler returns, and unwraps it in calls, but not in what a nested body returns.
+    return value.value if isinstance(value, OpsValue) else value
 
 
 def _name(dtype: torch.dtype) -> str:

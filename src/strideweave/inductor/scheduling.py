@@ -16,7 +16,8 @@ from strideweave.inductor.codegen import Emitter
 from strideweave.inductor.ir import FixedTiledLayout
 from strideweave.inductor.loops import CountedLoopSchedulerNode
 from strideweave.inductor.ops import layout_of, op_of
-from strideweave.inductor.verify import verify_program
+from strideweave.inductor.report import add_program, add_row, is_reporting
+from strideweave.inductor.verify import verify_program, walk
 from strideweave.spyre.specs import LoopSpec, Program, Spec
 
 
@@ -91,6 +92,10 @@ class SpyreScheduling(BaseScheduling):
             name = f"spyre_kernel_{wrapper.next_kernel_suffix()}"
             program = Program(name, tuple(self._specs), len(self._arguments), self._emitter.pool.nbytes)
             verify_program(program)
+            if is_reporting():
+                add_program(repr(program))
+                for spec, loops in walk(program.specs):
+                    add_row(name, spec.args[-1].name, spec, loops, self._emitter.whole_ranges(spec))
             arguments = ", ".join(self._argument_text(k, program) for k in range(len(self._arguments)))
             wrapper.header.writeline(f"{name} = SpyreKernel({program!r}, [{arguments}])")
             wrapper.writeline(f"{name}.run({', '.join(self._arguments)})")

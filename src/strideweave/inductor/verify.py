@@ -56,7 +56,7 @@ def verify_program(program: Program) -> None:
 
     A write that its loops do not advance would be made again, over itself: that is right only for scratch.
     """
-    for spec, loops in _walk(program.specs, ()):
+    for spec, loops in walk(program.specs):
         written = spec.args[-1]
         _verify_spec(spec, len(loops))
         fixed = len(loops) if written.per_tile_fixed else written.fixed_loops
@@ -71,11 +71,12 @@ def verify_program(program: Program) -> None:
                 )
 
 
-def _walk(specs: Sequence[Spec], loops: tuple[int, ...]) -> list[tuple[OpSpec, tuple[int, ...]]]:
+def walk(specs: Sequence[Spec], loops: tuple[int, ...] = ()) -> list[tuple[OpSpec, tuple[int, ...]]]:
+    """Every operation with the counts of the loops around it, outermost first."""
     found: list[tuple[OpSpec, tuple[int, ...]]] = []
     for spec in specs:
         if isinstance(spec, LoopSpec):
-            found += _walk(spec.body, (*loops, int(spec.count)))
+            found += walk(spec.body, (*loops, int(spec.count)))
         else:
             found.append((spec, loops))
     return found

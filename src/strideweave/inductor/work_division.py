@@ -124,10 +124,17 @@ def per_core_span(spec: OpSpec, arg: TensorArg, splits: Mapping[sympy.Symbol, in
     itemsize = arg.device_dtype.itemsize
     if math.prod(arg.device_size) * itemsize <= config.max_span_bytes:
         return math.prod(arg.device_size) * itemsize  # a bound; that is all that is asked
-    ranges = {s: _part(spec, s, splits[s]) for s in spec.iteration_space}
+    window = window_of(spec, arg, {s: _part(spec, s, splits[s]) for s in spec.iteration_space})
+    return math.prod(arg.device_size) * itemsize if window is None else window
+
+
+def window_of(spec: OpSpec, arg: TensorArg, ranges: Mapping[sympy.Symbol, int]) -> int | None:
+    """The bytes of the window into an operand over these ranges; None where it cannot be determined."""
     indirect = {s: int(extent) for s, (_, extent) in spec.op_info.get("indirect", {}).items()}
-    window = access_window(arg.device_coordinates, arg.device_size, itemsize, ranges, indirect=indirect)
-    return math.prod(arg.device_size) * itemsize if window is None else window.nbytes
+    window = access_window(
+        arg.device_coordinates, arg.device_size, arg.device_dtype.itemsize, ranges, indirect=indirect
+    )
+    return None if window is None else window.nbytes
 
 
 # -- steps 2 and 3 ---------------------------------------------------------------------------------------------------
