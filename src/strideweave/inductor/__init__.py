@@ -1,7 +1,7 @@
 """The compiler half: a torch.compile backend for the card, the only place that touches torch._inductor.
 
-Importing it lets Inductor compile for the card from the moment that Inductor itself is imported. Names are imported when
-they are asked for.
+Importing it lets Inductor compile for the card from the moment that Inductor itself is imported. Names are imported
+when they are asked for.
 """
 
 from __future__ import annotations

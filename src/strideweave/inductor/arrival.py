@@ -23,7 +23,7 @@ def register_on_arrival() -> None:
 
 
 def _register() -> None:
-    importlib.import_module("strideweave.inductor.backend").register()
+    importlib.import_module("strideweave.inductor.backend")
 
 
 class _Finder(MetaPathFinder):

@@ -232,3 +232,6 @@ def uses_card(model: Any, inputs: Any) -> bool:
         return True
     nodes = getattr(getattr(model, "graph", None), "nodes", ())
     return any("spyre" in str(node.kwargs.get("device", "")) for node in nodes)
+
+
+register()
