@@ -17,6 +17,7 @@ from torch._inductor.codegen.common import (
     register_backend_for_device,
     register_device_op_overrides,
 )
+from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map
 
 from strideweave.inductor import lowering
@@ -206,7 +207,9 @@ def _on_card(gm: Any) -> Any:
     """The same graph, what it makes in host memory made on the card."""
     for node in gm.graph.nodes:
         device = node.kwargs.get("device")
-        if device is not None and torch.device(device).type == "cpu":
+        if device is None and node.target not in _device_constructors():
+            continue
+        if device is None or torch.device(device).type == "cpu":
             node.kwargs = {**node.kwargs, "device": torch.device("spyre")}
     for name, buffer in list(gm.named_buffers()):
         module, _, leaf = name.rpartition(".")
