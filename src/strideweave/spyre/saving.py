@@ -1,0 +1,35 @@
+"""Saving and loading tensors of the card: `torch.save`, `torch.load` and `map_location`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from strideweave.spyre.kernels import DEVICE_NAME
+from strideweave.spyre.storage import record_at
+
+
+def register() -> None:
+    """torch.save names the device, torch.load puts storages on it."""
+    torch.serialization.register_package(5, _tag, _load)
+
+
+def _tag(storage: Any) -> str | None:
+    return DEVICE_NAME if storage.device.type == DEVICE_NAME else None
+
+
+def _load(storage: Any, location: str) -> Any:
+    """The storage on the card, as bytes; the first tensor that fills it gives it a layout."""
+    if location != DEVICE_NAME and not location.startswith(f"{DEVICE_NAME}:"):
+        return None
+    if location not in (DEVICE_NAME, f"{DEVICE_NAME}:0"):
+        raise RuntimeError(
+            f"cannot load a storage to {location!r}: there is one card, number 0. Pass map_location={DEVICE_NAME!r}."
+        )
+    moved = torch.UntypedStorage(storage.nbytes(), device=DEVICE_NAME)
+    moved.copy_(getattr(storage, "_untyped_storage", storage))
+    record = record_at(moved.data_ptr())
+    if record is not None:
+        record.is_raw = True
+    return moved
