@@ -128,6 +128,36 @@ def _compare(function: Callable[..., Any], sample: Any) -> tuple[str, str] | Non
         if not isinstance(y, torch.Tensor) or y.device.type != "spyre":
             return "different", f"a result is on {getattr(y, 'device', None)}"
         _, error = attempt(lambda x=x, y=y: torch.testing.assert_close(y.cpu(), x, equal_nan=True))
-        if error is not None:
+        if error is not None and not _is_nearer(function, sample, b):
             return "different", str(error)[:300]
     return None
+
+
+def _is_nearer(function: Callable[..., Any], sample: Any, got: list[Any]) -> bool:
+    """Whether 16-bit results are within one rounding of what float32 gives: the CPU's own 16-bit sums are not always."""
+    if not any(isinstance(y, torch.Tensor) and y.dtype in (torch.float16, torch.bfloat16) for y in got):
+        return False
+    wide, error = attempt(lambda: list(tensors(function(*_widened((sample.input,)), *_widened(sample.args), **{
+        key: _widened((value,))[0] for key, value in sample.kwargs.items()
+    }))))
+    if error is not None or len(wide) != len(got):
+        return False
+    _, error = attempt(
+        lambda: [
+            torch.testing.assert_close(y.cpu().float(), x, equal_nan=True, rtol=2 * torch.finfo(y.dtype).eps, atol=1e-3)
+            for x, y in zip(wide, got, strict=True)
+            if isinstance(y, torch.Tensor)
+        ]
+    )
+    return error is None
+
+
+def _widened(values: Any) -> list[Any]:
+    return [
+        value.detach().float()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        else type(value)(_widened(value))
+        if type(value) in (list, tuple)
+        else value
+        for value in values
+    ]

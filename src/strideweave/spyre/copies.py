@@ -177,10 +177,9 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         )
     if source.size() != target.size():
         source = source.expand(target.size())
-    if source.is_conj() != target.is_conj():
-        source = source.conj().resolve_conj() if not source.is_conj() else source.resolve_conj()
-    if source.is_neg() != target.is_neg():
-        source = -source if not source.is_neg() else source.resolve_neg()
+    if source.is_conj() or source.is_neg() or target.is_conj() or target.is_neg():
+        _copy_resolved(source, target)
+        return target
     if not _is_here(source):
         write(target, source)
     elif not _is_here(target):
@@ -188,6 +187,31 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     else:
         copy_within(source, target)
     return target
+
+
+def _copy_resolved(source: torch.Tensor, target: torch.Tensor) -> None:
+    """As `copy_from`, of tensors whose bits say that their memory holds the conjugate or the negative."""
+    if _is_here(source):
+        values = _with_bits(read(source), source)
+    else:
+        values = source.resolve_conj().resolve_neg()
+    if _is_here(target):
+        write(target, _with_bits(values.to(target.dtype), target))
+    else:
+        target.copy_(values)
+
+
+def _with_bits(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_conj():
+        values = values.conj_physical()
+    return values.neg() if tensor.is_neg() else values
+
+
+def register(library: torch.library.Library, key: str) -> None:
+    """The dispatcher calls these kernels for `key`, also for tensors with bits, which they understand."""
+    kernels.register(library, key)
+    for bit in ("Conjugate", "Negative"):
+        library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
 
 
 @kernels("_copy_from_and_resize")

@@ -56,10 +56,11 @@ _VIEWS: Final[dict[Any, bool]] = {}
 class _HostCall:
     """One operation on the host: which host tensor stands for which tensor of the card."""
 
-    __slots__ = ("_images", "_named", "_operation", "_shared", "_stands_for", "_written")
+    __slots__ = ("_has_number", "_images", "_named", "_operation", "_shared", "_stands_for", "_written")
 
     def __init__(self, operation: torch._ops.OpOverload) -> None:
         self._operation = operation
+        self._has_number = False
         self._named: dict[int, int] = {}
         self._shared: set[int] = set()
         self._images: dict[int, torch.Tensor] = {}
@@ -87,6 +88,8 @@ class _HostCall:
             return [part if part is None else self.to_host(part, argument) for part in value]
         if isinstance(value, torch.device) and value.type == DEVICE_NAME:
             return _CPU
+        if isinstance(value, int | float | complex) and argument.type.kind() == "TensorType":
+            self._has_number = True
         return value
 
     def _tensor_to_host(self, value: torch.Tensor, is_written: bool, is_out: bool) -> torch.Tensor:
@@ -107,6 +110,10 @@ class _HostCall:
                 host = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
             else:
                 host = read(value)
+            if value.is_conj():
+                host = host.conj()
+            if value.is_neg():
+                host = torch._neg_view(host)
             self._stands_for[id(value)] = self._stands_for[id(host)] = (host, value)
         if is_written:
             self._written.append((value, host))
@@ -128,6 +135,8 @@ class _HostCall:
         substitute = SUBSTITUTES.get(self._operation._schema.name)
         if substitute is not None:
             return substitute(self._operation, *arguments, **named)
+        if self._has_number:  # a number where the schema has a tensor: the overload for numbers is among the others
+            return self._operation.overloadpacket(*arguments, **named)
         return self._operation(*arguments, **named)
 
     def write_back(self) -> None:
@@ -135,8 +144,9 @@ class _HostCall:
         for value, host in self._written:
             if value.size() != host.size():
                 value.resize_(host.size())
-                if value.stride() != host.stride() and host.is_contiguous() is False:
+                if value.stride() != host.stride() and is_dense(host.size(), host.stride()):
                     value.as_strided_(host.size(), host.stride())
+            host = _as_in_memory(host, value)
             pointer = value.untyped_storage().data_ptr()
             whole = self._images.get(pointer)
             if whole is not None and whole.untyped_storage().data_ptr() == host.untyped_storage().data_ptr():
@@ -165,6 +175,18 @@ class _HostCall:
             f"cannot run {self._operation} on {DEVICE_NAME}: its result is a {result.layout} tensor on {result.device}, "
             "and the card holds strided tensors only. Run it on the CPU."
         )
+
+
+def _as_in_memory(host: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The elements that `value` has in memory when it equals `host`; `host` itself where both have the same bits."""
+    if host.is_conj() is not value.is_conj() or host.is_neg() is not value.is_neg():
+        host = host.resolve_conj().resolve_neg()
+        if value.is_conj():
+            host = host.conj_physical()
+        return host.neg() if value.is_neg() else host
+    if host.is_conj():
+        host = host.conj()
+    return torch._neg_view(host) if host.is_neg() else host
 
 
 def _in_float32(operation: torch._ops.OpOverload, *arguments: Any, **named: Any) -> Any:
@@ -210,10 +232,18 @@ SUBSTITUTES: Final = {
 }
 
 
+_BY_NAME: Final = (
+    "convolution_overrideable", "convolution_backward_overrideable", "native_layer_norm", "native_group_norm", "addr",
+    "addr_", "addr.out", "all.dims", "any.dims",
+    "_conj_physical", "conj_physical_",
+)  # fmt: skip
+"""Operations for which torch has kernels for all devices, that only refuse or round otherwise than the CPU's own."""
+
+
 def register(library: torch.library.Library, key: str) -> None:
     """The dispatcher calls this module for `key`: also where torch has kernels for all devices that only refuse."""
     library.impl("_local_scalar_dense", item, key)
-    for name in ("convolution_overrideable", "convolution_backward_overrideable"):
+    for name in _BY_NAME:
 
         def kernel(*arguments: Any, _name: str = name, **named: Any) -> Any:
             return run_on_host(aten(_name), *arguments, **named)

@@ -75,9 +75,9 @@ def _register() -> None:
         DEVICE_NAME, backend_module=torch_module.make(), hook=_Hooks(), device_guard=_Guard()
     )
     library = torch.library.Library("aten", "IMPL")
-    for table in (views.kernels, copies.kernels, pointwise.kernels):
-        table.register(library, "PrivateUse1")
-    views.register_metadata_only(library, "PrivateUse1")
+    views.register(library, "PrivateUse1")
+    copies.register(library, "PrivateUse1")
+    pointwise.kernels.register(library, "PrivateUse1")
     fallback.register(library, "PrivateUse1")
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(fallback.run_on_host, "PrivateUse1")

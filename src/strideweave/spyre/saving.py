@@ -1,4 +1,4 @@
-"""Saving and loading tensors of the card: `torch.save`, `torch.load` and `map_location`."""
+"""Saving, loading and sending tensors of the card: `torch.save`, `torch.load`, `map_location`, queues of processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from strideweave.spyre.storage import record_at
 
 
 def register() -> None:
-    """torch.save names the device, torch.load puts storages on it."""
+    """torch.save names the device, torch.load puts storages on it; other processes get copies."""
     torch.serialization.register_package(5, _tag, _load)
+    reduction = torch.multiprocessing.reductions.reduction
+    reduction.register(torch.UntypedStorage, _reduce)
 
 
 def _tag(storage: Any) -> str | None:
@@ -33,3 +35,14 @@ def _load(storage: Any, location: str) -> Any:
     if record is not None:
         record.is_raw = True
     return moved
+
+
+def _reduce(storage: Any) -> Any:
+    """What goes to another process: a copy on the host, which becomes one on the card of that process."""
+    if storage.device.type != DEVICE_NAME:
+        return torch.multiprocessing.reductions.reduce_storage(storage)
+    return _received, (storage.cpu(),)
+
+
+def _received(storage: Any) -> Any:
+    return _load(storage, DEVICE_NAME)

@@ -189,17 +189,27 @@ def poison_padding(address: int, stored: StoredAs) -> None:
         return
     layout, device_memory = stored.layout, _card or card()
     dims = layout.dim_map or (-1,)
-    lanes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(layout.device_dtype.itemsize)
-    if dims[-1] < 0 or lanes is None:
-        device_memory.poison(address, stored.nbytes)
+    itemsize = layout.device_dtype.itemsize
+    if dims[-1] < 0:  # one element, in a stick of its own
+        device_memory.poison(address + itemsize, stored.nbytes - itemsize)
         return
+    lanes, poison = _LANES[itemsize]
     tiles = max(k for k in range(len(dims) - 1) if dims[k] == dims[-1])
     last, eps = layout.device_size[tiles] - 1, layout.elems_per_stick
     used = stored.size[dims[-1]] - last * eps
     every = torch.as_strided(
-        device_memory.view(lanes), layout.device_size, layout.device_strides, address // lanes.itemsize
+        device_memory.view(lanes), layout.device_size, layout.device_strides, address // itemsize
     )
-    every.narrow(tiles, last, 1).narrow(-1, used, eps - used).fill_(255 if lanes is torch.uint8 else -1)
+    every.narrow(tiles, last, 1).narrow(-1, used, eps - used).fill_(poison)
+
+
+_LANES: Final[dict[int, tuple[torch.dtype, Any]]] = {
+    1: (torch.uint8, 255),
+    2: (torch.int16, -1),
+    4: (torch.int32, -1),
+    8: (torch.int64, -1),
+    16: (torch.complex128, complex("nan+nanj")),
+}
 
 
 def record_of(tensor: torch.Tensor) -> StorageRecord:

@@ -20,7 +20,6 @@ METADATA_ONLY = (
     "unfold",
     "set_.source_Storage_storage_offset",
     "set_.source_Tensor",
-    "set_",
 )
 """Operations that change sizes and strides only: the CPU's kernels for them never follow the data pointer."""
 
@@ -121,6 +120,13 @@ def set_storage(tensor: torch.Tensor, source: torch.UntypedStorage) -> torch.Ten
     return tensor
 
 
+@kernels("set_")
+def set_empty(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor.set_()`: no elements."""
+    _set(tensor, new_storage(stored_as((0,), (1,), tensor.dtype)), 0, (0,), (1,))
+    return tensor
+
+
 @kernels("set_.source_Storage_storage_offset")
 def set_storage_view(
     tensor: torch.Tensor, source: torch.UntypedStorage, offset: int, size: Sequence[int], stride: Sequence[int] = ()
@@ -153,8 +159,9 @@ def _described(
     return record.replacement
 
 
-def register_metadata_only(library: torch.library.Library, key: str) -> None:
-    """The dispatcher calls the CPU's kernels for operations that change sizes and strides only."""
+def register(library: torch.library.Library, key: str) -> None:
+    """The dispatcher calls these kernels for `key`, and the CPU's for what changes sizes and strides only."""
+    kernels.register(library, key)
     for name in METADATA_ONLY:
         if name in kernels.kernels:
             continue
