@@ -134,12 +134,20 @@ def _compare(function: Callable[..., Any], sample: Any) -> tuple[str, str] | Non
 
 
 def _is_nearer(function: Callable[..., Any], sample: Any, got: list[Any]) -> bool:
-    """Whether 16-bit results are within one rounding of what float32 gives: the CPU's own 16-bit sums are not always."""
+    """Whether 16-bit results are a rounding away from what float32 gives: the CPU's own 16-bit sums are not always."""
     if not any(isinstance(y, torch.Tensor) and y.dtype in (torch.float16, torch.bfloat16) for y in got):
         return False
-    wide, error = attempt(lambda: list(tensors(function(*_widened((sample.input,)), *_widened(sample.args), **{
-        key: _widened((value,))[0] for key, value in sample.kwargs.items()
-    }))))
+    wide, error = attempt(
+        lambda: list(
+            tensors(
+                function(
+                    *_widened((sample.input,)),
+                    *_widened(sample.args),
+                    **{key: _widened((value,))[0] for key, value in sample.kwargs.items()},
+                )
+            )
+        )
+    )
     if error is not None or len(wide) != len(got):
         return False
     _, error = attempt(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any, Final
 
 import torch
 
-from strideweave.spyre.kernels import DEVICE_NAME, aten, untraced
+from strideweave.spyre.kernels import DEVICE_NAME, aten, implement, untraced
 
 _NARROW: Final = (
     "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "addbmm", "matmul", "linear", "einsum", "conv1d", "conv2d",
@@ -19,21 +20,37 @@ _WIDE: Final = (
     "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss",
     "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
     "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm",
-    "logsumexp", "softmax.int", "log_softmax.int", "cumsum", "cumprod", "sum", "sum.dim_IntList", "prod", "prod.dim_int",
+    "logsumexp", "softmax.int", "log_softmax.int", "cumsum", "cumprod", "sum", "sum.dim_IntList", "prod",
+    "prod.dim_int",
 )  # fmt: skip
-_PROMOTED: Final = ("addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "tensordot",
-                    "scatter_add", "cat", "stack")  # fmt: skip
+_PROMOTED: Final = (
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "tensordot", "scatter_add",
+    "cat", "stack",
+)  # fmt: skip
 
-_KEY: Final = torch._C.DispatchKey.AutocastPrivateUse1
+_registering: Final = Lock()
+_libraries: Final[list[Any]] = []
+_KEY: Final[Any] = torch._C._parse_dispatch_key("AutocastPrivateUse1")
 _KEYS: Final = torch._C.DispatchKeySet(_KEY)
 
 
-def register(library: torch.library.Library, everything: torch.library.Library) -> None:
-    """The lists above are in force under autocast; every other operation runs as it is."""
+def register() -> None:
+    """The lists above are in force under autocast; every other operation runs as it is.
+
+    `torch.autocast("spyre")` asks the device for its dtypes first, and only then is this needed.
+    """
+    with _registering:
+        if not _libraries:
+            library: Any = torch.library.Library
+            _libraries.extend((library("aten", "IMPL"), library("_", "IMPL")))
+            _register(*_libraries)
+
+
+def _register(library: Any, everything: Any) -> None:
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for names, kernel in ((_NARROW, _narrow), (_WIDE, _wide), (_PROMOTED, _promoted)):
         for name in names:
-            library.impl(name, kernel(name), "AutocastPrivateUse1")
+            implement(library, name, kernel(name), "AutocastPrivateUse1")
 
 
 def _narrow(name: str) -> Any:

@@ -7,16 +7,15 @@ along the stick dim a first and a last stick may be taken in part, so a view is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from strideweave.spyre.storage import StoredAs
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """Elements that are strided on both sides. Units: elements; device offsets count from the storage's block."""
 
     size: tuple[int, ...]
@@ -26,8 +25,7 @@ class Box:
     device_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Factor:
+class _Factor(NamedTuple):
     """Part of a dim of the view: `extent` steps of `step` along stored dim `dim`."""
 
     extent: int
@@ -110,7 +108,10 @@ def _stored_dims(
     if dim_map is None:
         return None
     order = sorted((d for d in range(len(stored.size)) if stored.size[d] > 1), key=lambda d: -stored.strides[d])
-    extents, steps, devices, stick = [], [], [], -1
+    extents: list[int] = []
+    steps: list[int] = []
+    devices: list[tuple[int, int]] = []
+    stick = -1
     for d in order:
         places = [k for k, host in enumerate(dim_map) if host == d]
         if d == dim_map[-1]:
@@ -129,7 +130,7 @@ def _stored_dims(
 def _factors(
     extent: int, stride: int, host: int, extents: Sequence[int], steps: Sequence[int], starts: Sequence[int]
 ) -> list[_Factor] | None:
-    """A dim of a view as steps along stored dims, outermost first; a dim that runs over several is cut at their ends."""
+    """A dim of a view as steps along stored dims, outermost first; one that runs over several is cut at their ends."""
     if extent == 1:
         return []
     if stride == 0:

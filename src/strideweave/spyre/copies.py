@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 import torch
 
 from strideweave.spyre.boxes import Box, boxes
-from strideweave.spyre.kernels import DEVICE_NAME, KernelTable
+from strideweave.spyre.kernels import DEVICE_NAME, KernelTable, implement
 from strideweave.spyre.storage import (
     StorageRecord,
     StoredAs,
@@ -60,9 +61,15 @@ def read(tensor: torch.Tensor) -> torch.Tensor:
     if found is None:
         return image(record).view(dtype).as_strided(size, strides, tensor.storage_offset())
     host = torch.empty_strided(size, host_strides, dtype=dtype)
+    arena, start = card().view(dtype), record.address // dtype.itemsize
     for box in found:
-        host.as_strided(box.size, box.host_strides, box.host_offset).copy_(window(record, dtype, box))
+        _as_strided(host, box.size, box.host_strides, box.host_offset).copy_(
+            _as_strided(arena, box.size, box.device_strides, start + box.device_offset)
+        )
     return host
+
+
+_as_strided: Final = torch.Tensor.as_strided
 
 
 def read_into(tensor: torch.Tensor, host: torch.Tensor) -> None:
@@ -211,7 +218,7 @@ def register(library: torch.library.Library, key: str) -> None:
     """The dispatcher calls these kernels for `key`, also for tensors with bits, which they understand."""
     kernels.register(library, key)
     for bit in ("Conjugate", "Negative"):
-        library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
+        implement(library, "_copy_from", torch.library.fallthrough_kernel, bit)
 
 
 @kernels("_copy_from_and_resize")

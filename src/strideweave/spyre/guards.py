@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from strideweave.spyre.copies import duplicate
-from strideweave.spyre.kernels import DEVICE_NAME, untraced
+from strideweave.spyre.kernels import DEVICE_NAME, implement, untraced
 from strideweave.spyre.storage import card, new_storage, record_at, stored_as
 
 
@@ -19,10 +19,10 @@ def install(library: torch.library.Library) -> None:
     """The wrappers are in place."""
     _wrap_storages()
     _wrap_accelerator()
-    library.impl("_pin_memory", _pin_memory, "CPU")
+    implement(library, "_pin_memory", _pin_memory, "CPU")
 
 
-def bytes_storage(nbytes: int) -> torch.UntypedStorage:
+def bytes_storage(nbytes: int) -> Any:
     """A storage of the card for so many bytes."""
     card()
     return new_storage(stored_as((nbytes,), (1,), torch.uint8), nbytes)
@@ -30,8 +30,8 @@ def bytes_storage(nbytes: int) -> torch.UntypedStorage:
 
 def _wrap_storages() -> None:
     """`torch.UntypedStorage(n, device="spyre")` has memory of the card: torch's own would have none, and crash."""
-    original = torch.UntypedStorage.__new__
-    clone = torch.UntypedStorage.clone
+    kind: Any = torch.UntypedStorage
+    original, clone, resize = kind.__new__, kind.clone, kind.resize_
 
     def __new__(cls: Any, *arguments: Any, device: Any = None, **named: Any) -> Any:
         if device is not None and _is_card(device):
@@ -65,10 +65,9 @@ def _wrap_storages() -> None:
             "for a device written in Python. Use tensor.resize_(), or make another tensor."
         )
 
-    resize = torch.UntypedStorage.resize_
-    torch.UntypedStorage.__new__ = untraced(__new__)  # type: ignore[method-assign, assignment]
-    torch.UntypedStorage.clone = untraced(clone_storage)  # type: ignore[method-assign]
-    torch.UntypedStorage.resize_ = untraced(resize_)  # type: ignore[method-assign]
+    kind.__new__ = untraced(__new__)
+    kind.clone = untraced(clone_storage)
+    kind.resize_ = untraced(resize_)
 
 
 def _is_card(device: Any) -> bool:
@@ -105,8 +104,7 @@ def _answered_by_card(original: Any, name: str) -> Any:
             return original(*arguments, **named)
         return getattr(torch.get_device_module(DEVICE_NAME), name)(*arguments, **named)
 
-    set_on = untraced(answer)
-    return set_on
+    return untraced(answer)
 
 
 @untraced

@@ -49,6 +49,11 @@ def aten(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
+def implement(library: Any, name: str, kernel: Callable[..., Any], key: str) -> None:
+    """The dispatcher calls `kernel` for the operation `name` and the dispatch key `key`."""
+    library.impl(name, kernel, key)
+
+
 class KernelTable:
     """Kernels by the name of their operation, in the order in which they were defined.
 
@@ -77,4 +82,4 @@ class KernelTable:
     def register(self, library: torch.library.Library, key: str) -> None:
         """The dispatcher calls these kernels for the dispatch key `key`."""
         for name, kernel in self.kernels.items():
-            library.impl(name, kernel, key)
+            implement(library, name, kernel, key)

@@ -9,12 +9,12 @@ import ctypes
 import mmap
 import os
 from collections import deque
-from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from strideweave.spyre.arena import MemoryStatistics, in_words, reserve
 from strideweave.spyre.ranges import FreeRanges
 from strideweave.spyre.sticks import STICK_NBYTES
 
@@ -36,25 +36,6 @@ _KEPT_SMALL_NBYTES: Final = 64 * 2**20
 _KEPT_LARGE_NBYTES: Final = 512 * 2**20
 """How many freed bytes stay resident, for the next tensor that wants them; more go back to the system."""
 _SLAB_NBYTES: Final = 2 * 2**20
-_NO_RESERVE: Final = 0x4000 if os.uname().sysname == "Linux" else 0
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryStatistics:
-    """What device memory holds at one moment. Units: bytes."""
-
-    allocated_nbytes: int
-    """In live tensors and pools."""
-    peak_nbytes: int
-    """The most that was allocated at once since the last `reset_peak()`."""
-    reserved_nbytes: int
-    """Allocated, or freed and kept for reuse."""
-    capacity_nbytes: int
-    """All of device memory."""
-    allocation_count: int
-    """How many blocks are live."""
-    allocations_ever: int
-    """How many blocks were allocated since the start."""
 
 
 class DeviceMemory:
@@ -78,7 +59,7 @@ class DeviceMemory:
 
     def __init__(self, *, segments: int = SEGMENTS, segment_nbytes: int = SEGMENT_NBYTES) -> None:
         self.segment_nbytes = segment_nbytes
-        self._map, self.capacity = _reserve(segments, segment_nbytes)
+        self._map, self.capacity = reserve(segments, segment_nbytes)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self._origin = self.bytes.data_ptr()
         self._views: dict[torch.dtype, torch.Tensor] = {torch.uint8: self.bytes}
@@ -100,10 +81,11 @@ class DeviceMemory:
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int) -> int:
+    def allocate(self, nbytes: int, layout: SpyreTensorLayout | None = None) -> int:
         """The address of a new block of at least `nbytes` (and at least a stick), a multiple of 128.
 
-        Blocks of up to 1 MiB are poison. Errors: torch.OutOfMemoryError; ValueError for a negative size.
+        `layout`, of that many bytes, is what it holds (see `describe`). Blocks of up to 1 MiB are poison. Errors:
+        torch.OutOfMemoryError; ValueError for a negative size.
         """
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes on the card: a size is 0 or more. Pass one.")
@@ -114,6 +96,8 @@ class DeviceMemory:
             if address is None:
                 raise torch.OutOfMemoryError(self._refusal(nbytes))
             self._live[address] = wanted
+            if layout is not None:
+                self._layouts[address] = layout
             self._allocated += wanted
             self._ever += 1
             if self._allocated > self._peak:
@@ -306,9 +290,9 @@ class DeviceMemory:
         free = self.capacity - self._allocated
         largest = max(self._used.largest(), self._untouched.largest())
         return (
-            f"cannot allocate {nbytes} bytes ({_in_words(nbytes)}) on the card: {_in_words(self._allocated)} of "
-            f"{_in_words(self.capacity)} are allocated and {_in_words(free)} are free, the largest free range has "
-            f"{_in_words(largest)}. A block lies within one segment of {_in_words(self.segment_nbytes)}. Free tensors, "
+            f"cannot allocate {nbytes} bytes ({in_words(nbytes)}) on the card: {in_words(self._allocated)} of "
+            f"{in_words(self.capacity)} are allocated and {in_words(free)} are free, the largest free range has "
+            f"{in_words(largest)}. A block lies within one segment of {in_words(self.segment_nbytes)}. Free tensors, "
             "or make smaller ones."
         )
 
@@ -336,39 +320,18 @@ def _make_memory() -> DeviceMemory:
         return _memory
 
 
-def _reserve(segments: int, segment_nbytes: int) -> tuple[mmap.mmap, int]:
-    """An arena of that many segments, or of as much as the system gives."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-    nbytes = segments * segment_nbytes
-    while True:
-        try:
-            arena = mmap.mmap(-1, nbytes, flags=flags)
-            break
-        except (OSError, ValueError, OverflowError):
-            nbytes = (segments := segments - 1) * segment_nbytes if segments > 1 else nbytes // 2 // 4096 * 4096
-            if nbytes < 2**24:
-                raise
-    for advice in ("MADV_HUGEPAGE", "MADV_DONTDUMP"):
-        if hasattr(mmap, advice):
-            try:
-                arena.madvise(getattr(mmap, advice))
-            except OSError:
-                continue  # a kernel without it: slower, or larger core files
-    return arena, nbytes
-
-
 def _is_poison_on() -> bool:
-    from strideweave.spyre import config
+    """`config.poison`, in a tenth of the time that a config module takes: every allocation asks."""
+    global _poison
+    if _poison is None:
+        from strideweave.spyre import config
 
-    return config.poison
+        _poison = config._config["poison"]  # type: ignore[attr-defined]
+    override = _poison.user_override.get()
+    found: bool = override if isinstance(override, bool) else _poison.default
+    return found
 
 
-def _in_words(nbytes: int) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.1f} {unit}"
-    return f"{nbytes} bytes"
-
-
+_poison: Any = None
 _making: Final = Lock()
 _memory: DeviceMemory | None = None

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import torch
 
-from strideweave.spyre.kernels import DEVICE_NAME
+from strideweave.spyre.kernels import DEVICE_NAME, untraced
 
 _log = logging.getLogger("strideweave.spyre")
 _registering: Final = Lock()
 _is_registered = False
 _refusal = ""
-_libraries: Final[list[torch.library.Library]] = []
+_libraries: Final[list[Any]] = []
 
 
 def is_registered() -> bool:
@@ -53,35 +53,38 @@ def _other_owner() -> str:
 
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    @untraced
     def is_available(self) -> bool:
         return True
 
+    @untraced
     def has_primary_context(self, device_index: int) -> bool:
         return True
 
+    @untraced
     def is_built(self) -> bool:
         return True
 
 
 class _Guard(torch._C._acc.DeviceGuard):
+    @untraced
     def type_(self) -> Any:
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
 def _register() -> None:
-    from strideweave.spyre import autocast, copies, fallback, guards, pointwise, saving, torch_module, views
+    from strideweave.spyre import copies, fallback, guards, pointwise, saving, torch_module, views
 
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(
         DEVICE_NAME, backend_module=torch_module.make(), hook=_Hooks(), device_guard=_Guard()
     )
-    library = torch.library.Library("aten", "IMPL")
+    new_library: Any = torch.library.Library
+    library, everything = new_library("aten", "IMPL"), new_library("_", "IMPL")
     views.register(library, "PrivateUse1")
     copies.register(library, "PrivateUse1")
     pointwise.kernels.register(library, "PrivateUse1")
     fallback.register(library, "PrivateUse1")
-    everything = torch.library.Library("_", "IMPL")
     everything.fallback(fallback.run_on_host, "PrivateUse1")
-    autocast.register(library, everything)
     _libraries.extend((library, everything))
     saving.register()
     guards.install(library)

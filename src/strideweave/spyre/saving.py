@@ -13,8 +13,8 @@ from strideweave.spyre.storage import record_at
 def register() -> None:
     """torch.save names the device, torch.load puts storages on it; other processes get copies."""
     torch.serialization.register_package(5, _tag, _load)
-    reduction = torch.multiprocessing.reductions.reduction
-    reduction.register(torch.UntypedStorage, _reduce)
+    reductions: Any = torch.multiprocessing.reductions
+    reductions.reduction.register(torch.UntypedStorage, _reduce)
 
 
 def _tag(storage: Any) -> str | None:
@@ -29,7 +29,8 @@ def _load(storage: Any, location: str) -> Any:
         raise RuntimeError(
             f"cannot load a storage to {location!r}: there is one card, number 0. Pass map_location={DEVICE_NAME!r}."
         )
-    moved = torch.UntypedStorage(storage.nbytes(), device=DEVICE_NAME)
+    storage_class: Any = torch.UntypedStorage
+    moved = storage_class(storage.nbytes(), device=DEVICE_NAME)
     moved.copy_(getattr(storage, "_untyped_storage", storage))
     record = record_at(moved.data_ptr())
     if record is not None:
@@ -40,9 +41,12 @@ def _load(storage: Any, location: str) -> Any:
 def _reduce(storage: Any) -> Any:
     """What goes to another process: a copy on the host, which becomes one on the card of that process."""
     if storage.device.type != DEVICE_NAME:
-        return torch.multiprocessing.reductions.reduce_storage(storage)
-    return _received, (storage.cpu(),)
+        reductions: Any = torch.multiprocessing.reductions
+        return reductions.reduce_storage(storage)
+    host = torch.empty(0, dtype=torch.uint8).set_(storage.cpu())
+    return _received, (host.numpy().tobytes(),)
 
 
-def _received(storage: Any) -> Any:
-    return _load(storage, DEVICE_NAME)
+def _received(content: bytes) -> Any:
+    host = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+    return _load(host.untyped_storage(), DEVICE_NAME)

@@ -77,7 +77,8 @@ def _shared(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype)
     return StoredAs(size, strides, dtype)
 
 
-def is_dense(size: Sequence[int], strides: Sequence[int]) -> bool:
+@lru_cache(maxsize=8192)
+def is_dense(size: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether the elements fill their storage without gap or overlap.
 
     >>> from strideweave.spyre.storage import is_dense
@@ -141,16 +142,15 @@ class _Reference(weakref.ref[Any]):
     pointer: int
 
 
-def new_storage(stored: StoredAs, host_nbytes: int | None = None) -> torch.UntypedStorage:
+def new_storage(stored: StoredAs, host_nbytes: int | None = None) -> Any:
     """A storage of the card for elements that are `stored` so; its memory is free again when it dies."""
     device_memory = _card or card()
-    address = device_memory.allocate(stored.nbytes)
-    device_memory.describe(address, stored.layout)
+    address = device_memory.allocate(stored.nbytes, stored.layout)
     if stored.has_padding and stored.nbytes > 2**20:
         poison_padding(address, stored)
     pointer = BASE + address
     record = StorageRecord(address, stored)
-    storage: torch.UntypedStorage = torch._C._construct_storage_from_data_pointer(
+    storage: Any = torch._C._construct_storage_from_data_pointer(
         pointer, _device[0], stored.host_nbytes if host_nbytes is None else host_nbytes
     )
     reference = record.reference = _Reference(storage, _release)
@@ -166,10 +166,10 @@ def new_tensor(size: Sequence[int], strides: Sequence[int], dtype: torch.dtype) 
 
 
 def tensor_of(
-    storage: torch.UntypedStorage, offset: int, size: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+    storage: Any, offset: int, size: Sequence[int], strides: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
     """The tensor of that size, strides and dtype within a storage of the card."""
-    empty = _create_empty([0], dtype)
+    empty = _create_empty((0,), dtype)
     _set(CPU_KEYS, empty, storage, offset, size, strides)
     return empty
 
@@ -197,9 +197,7 @@ def poison_padding(address: int, stored: StoredAs) -> None:
     tiles = max(k for k in range(len(dims) - 1) if dims[k] == dims[-1])
     last, eps = layout.device_size[tiles] - 1, layout.elems_per_stick
     used = stored.size[dims[-1]] - last * eps
-    every = torch.as_strided(
-        device_memory.view(lanes), layout.device_size, layout.device_strides, address // itemsize
-    )
+    every = torch.as_strided(device_memory.view(lanes), layout.device_size, layout.device_strides, address // itemsize)
     every.narrow(tiles, last, 1).narrow(-1, used, eps - used).fill_(poison)
 
 

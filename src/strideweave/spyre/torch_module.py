@@ -139,7 +139,10 @@ def _is_held(dtype: torch.dtype) -> bool:
 
 @_public
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What autocast may compute in."""
+    """What autocast may compute in. `torch.autocast` asks this first: its kernels are in place from now on."""
+    from strideweave.spyre import autocast
+
+    autocast.register()
     return [torch.float16, torch.bfloat16]
 
 
@@ -173,7 +176,9 @@ def memory_reserved(device: Any = None) -> int:
 @_public
 def max_memory_reserved(device: Any = None) -> int:
     """As `memory_reserved`, at least the peak of allocation."""
-    return max(memory_reserved(), max_memory_allocated())
+    from strideweave.spyre.storage import card
+
+    return max(card().reserved, card().peak)
 
 
 @_public

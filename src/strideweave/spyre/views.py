@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from strideweave.spyre.copies import copy_from, read, write
-from strideweave.spyre.kernels import CPU_KEYS, DEVICE_NAME, KernelTable, aten, untraced
+from strideweave.spyre.kernels import CPU_KEYS, DEVICE_NAME, KernelTable, aten, implement, untraced
 from strideweave.spyre.storage import contiguous_strides, is_dense, new_storage, new_tensor, record_at, stored_as
 
 kernels = KernelTable()
@@ -40,9 +40,7 @@ def require_plain(*, layout: Any, device: Any, pin_memory: Any, what: str) -> No
             "card needs none. Leave pin_memory out."
         )
     if device is not None and device.index not in (None, 0):
-        raise RuntimeError(
-            f"cannot make {what} on {device}: there is one card, number 0. Use device='{DEVICE_NAME}'."
-        )
+        raise RuntimeError(f"cannot make {what} on {device}: there is one card, number 0. Use device='{DEVICE_NAME}'.")
 
 
 @kernels("empty.memory_format")
@@ -89,7 +87,7 @@ def resize_(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = N
         strides: tuple[int, ...] = contiguous_strides(size)
     else:
         strides = torch.empty(size, memory_format=memory_format, device="meta").stride()
-    offset, itemsize = tensor.storage_offset(), tensor.dtype.itemsize
+    offset, itemsize = int(tensor.storage_offset()), tensor.dtype.itemsize
     storage = tensor.untyped_storage()
     extent = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, strides, strict=True))
     if (offset + extent) * itemsize <= storage.nbytes():
@@ -169,4 +167,4 @@ def register(library: torch.library.Library, key: str) -> None:
         def kernel(*arguments: Any, _name: str = name, **named: Any) -> Any:
             return aten(_name).redispatch(CPU_KEYS, *arguments, **named)
 
-        library.impl(name, untraced(kernel), key)
+        implement(library, name, untraced(kernel), key)
