@@ -22,6 +22,9 @@ _HOST_OPERANDS: Final = (
 )
 """Operations whose operands may be on the host, as on every device of torch."""
 
+_WRITES_UNSAID: Final = {"aten::native_batch_norm": ("running_mean", "running_var")}
+"""Arguments that an operation writes although its schema does not say so."""
+
 _CPU: Final = torch.device("cpu")
 
 
@@ -36,7 +39,8 @@ class _Plan:
         returns = schema.returns
         self.is_view = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
         self.returns_operand = any(r.alias_info is not None for r in returns)
-        self.by_position = tuple(_Argument(argument) for argument in schema.arguments)
+        unsaid = _WRITES_UNSAID.get(schema.name, ())
+        self.by_position = tuple(_Argument(argument, unsaid) for argument in schema.arguments)
         self.by_name = {argument.name: argument for argument in self.by_position}
         self.has_writes = any(argument.is_written for argument in self.by_position)
         self.takes_host = schema.name.removeprefix("aten::").startswith(_HOST_OPERANDS)
@@ -48,9 +52,10 @@ class _Argument:
 
     __slots__ = ("is_out", "is_tensor", "is_written", "name")
 
-    def __init__(self, argument: Any) -> None:
+    def __init__(self, argument: Any, unsaid: Sequence[str]) -> None:
         self.name = argument.name
-        self.is_written = argument.alias_info is not None and argument.alias_info.is_write
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        self.is_written = declared or argument.name in unsaid
         self.is_out = argument.is_out
         self.is_tensor = argument.type.kind() == "TensorType"
 
