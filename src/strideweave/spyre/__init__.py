@@ -9,17 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from strideweave.spyre.memory import DeviceMemory
+    from strideweave.spyre.registration import is_registered
     from strideweave.spyre.sticks import DataFormat, format_of
     from strideweave.spyre.tensor_layout import ElementArrangement, SpyreTensorLayout
 
 _HOMES = {
     "DataFormat": "sticks",
+    "DeviceMemory": "memory",
     "ElementArrangement": "tensor_layout",
     "SpyreTensorLayout": "tensor_layout",
     "format_of": "sticks",
+    "is_registered": "registration",
 }
 
-__all__ = ["DataFormat", "ElementArrangement", "SpyreTensorLayout", "format_of"]
+__all__ = ["DataFormat", "DeviceMemory", "ElementArrangement", "SpyreTensorLayout", "format_of", "is_registered"]
 
 
 def __getattr__(name: str) -> Any:

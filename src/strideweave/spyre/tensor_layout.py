@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import torch
 
-from strideweave.layout import Layout, Shape, Stride
 from strideweave.spyre.sticks import STICK_NBYTES, DataFormat, format_of
+
+if TYPE_CHECKING:
+    from strideweave.layout import Layout
 
 MAX_RANK: Final = 6
 """The most host dims that a layout has; one more when it is sparse."""
@@ -146,6 +148,8 @@ class SpyreTensorLayout:
     @property
     def layout(self) -> Layout:
         """The device dims as a hierarchical Layout into device memory, in elements."""
+        from strideweave.layout import Layout, Shape, Stride  # `import torch` must not pay for it
+
         return Layout(Shape(*self.device_size), Stride(*self.device_strides))
 
     def _key(self) -> tuple[object, ...]:
