@@ -25,9 +25,15 @@ class StoredAs:
 
     __slots__ = ("device_strides", "dtype", "has_padding", "host_nbytes", "layout", "nbytes", "size", "step", "strides")
 
-    def __init__(self, size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        size: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: torch.dtype,
+        layout: SpyreTensorLayout | None = None,
+    ) -> None:
         self.size, self.strides, self.dtype = size, strides, dtype
-        self.layout: SpyreTensorLayout = layout_for(size, strides, dtype)
+        self.layout: SpyreTensorLayout = layout_for(size, strides, dtype) if layout is None else layout
         self.step = host_step(dtype)
         self.device_strides = tuple(s * self.step for s in self.layout.device_strides)
         self.nbytes = self.layout.nbytes

@@ -1,0 +1,218 @@
+"""One operation made ready: where each argument's elements are, cut into boxes whose accesses are windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+import sympy
+import torch
+
+from strideweave.spyre import config
+from strideweave.spyre.expressions import evaluate, is_separable
+from strideweave.spyre.pieces import Addresses, Piece, cut
+from strideweave.spyre.specs import OpSpec, TensorArg
+from strideweave.spyre.steps import dtype_of
+from strideweave.spyre.trap import DeviceTrap
+
+MOST_BOXES = 256
+
+
+@dataclass(eq=False)
+class Argument:
+    """One access of an operation."""
+
+    arg: TensorArg
+    dtype: torch.dtype
+    step: int
+    """Elements of `dtype` from one device element to the next."""
+    address: sympy.Expr
+    """Device elements from the buffer's begin."""
+    constant: int
+    first_loop: int
+    """The outermost loop that moves it; loops before it leave it in place."""
+    parts: dict[sympy.Symbol, Addresses] = field(default_factory=dict)
+    """For every symbol, in elements of `dtype`, what each of its values within a tile adds."""
+    starts: dict[sympy.Symbol, list[int]] = field(default_factory=dict)
+    """For every tiled symbol what each tile adds; a window only where tiles are alike."""
+    is_window: bool = True
+    """Whether every box of it is a strided window; gathered element by element otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Part of the iteration space: digits of all symbols, and each argument's window over them."""
+
+    sizes: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    """One per symbol."""
+    windows: tuple[tuple[tuple[int, ...], tuple[int, ...], int] | None, ...]
+    """Per argument sizes, strides and the offset from its begin; None where it is gathered."""
+
+
+class PreparedOp:
+    """An operation with its loops, its arguments and its boxes."""
+
+    def __init__(self, spec: OpSpec, loops: Sequence[int]) -> None:
+        self.spec = spec
+        self.loops = tuple(loops)
+        self.symbols = list(spec.iteration_space)
+        self.ranges = {s: int(extent) for s, (extent, _) in spec.iteration_space.items()}
+        self.tiled = list(reversed(spec.tiled_symbols)) if spec.tiled_symbols else [()] * len(loops)
+        self.arguments = [self._argument(arg) for arg in spec.args]
+        self._require_windows()
+        self.boxes = self._boxes()
+        self.nbytes = sum(
+            math.prod(self.ranges[s] for s in self.symbols if s in a.address.free_symbols) * a.arg.device_dtype.itemsize
+            for a in self.arguments
+        )
+
+    # -- addresses ---------------------------------------------------------------------------------------------------
+
+    def advance(self, symbol: sympy.Symbol, level: int) -> int:
+        """How far one iteration of a loop moves a symbol."""
+        inner = [self.loops[k] for k in range(level + 1, len(self.loops)) if symbol in self.tiled[k]]
+        return self.ranges[symbol] * math.prod(inner)
+
+    def start(self, symbol: sympy.Symbol, iteration: Sequence[int], first_loop: int = 0) -> int:
+        """The value of a symbol at the begin of a tile, as loops from `first_loop` on move it."""
+        return sum(
+            iteration[level] * self.advance(symbol, level)
+            for level in range(first_loop, len(self.loops))
+            if symbol in self.tiled[level]
+        )
+
+    def _argument(self, arg: TensorArg) -> Argument:
+        dtype = dtype_of(arg.dtype)
+        step = arg.device_dtype.itemsize // dtype.itemsize
+        terms = zip(arg.device_coordinates, arg.device_strides, strict=True)
+        address = sympy.expand(sympy.Add(*(c * s for c, s in terms))) * step
+        address = sympy.expand(address)
+        first_loop = len(self.loops) if arg.per_tile_fixed else arg.fixed_loops
+        symbols = address.free_symbols
+        known = set(self.symbols)
+        if not symbols <= known or not is_separable(address):
+            return Argument(arg, dtype, step, address, 0, first_loop, is_window=False)
+        zero = dict.fromkeys(self.symbols, 0)
+        constant = int(evaluate(address, zero))
+        found = Argument(arg, dtype, step, address, constant, first_loop)
+        for symbol in self.symbols:
+            if symbol in symbols:
+                self._add_part(found, symbol, zero)
+        return found
+
+    def _add_part(self, found: Argument, symbol: sympy.Symbol, zero: dict[sympy.Symbol, int]) -> None:
+        extent = self.ranges[symbol]
+        tiles = math.prod(
+            self.loops[level] for level in range(found.first_loop, len(self.loops)) if symbol in self.tiled[level]
+        )
+        values = evaluate(found.address, {**zero, symbol: np.arange(extent * tiles, dtype=np.int64)})
+        rows = (np.broadcast_to(values, extent * tiles) - found.constant).reshape(tiles, extent)
+        within = rows - rows[:, :1]
+        if not (within == within[:1]).all():
+            found.is_window = False
+        found.parts[symbol] = rows[0] if tiles == 1 else within[0] + rows[0, 0]
+        found.starts[symbol] = (rows[:, 0] - rows[0, 0]).tolist()
+
+    # -- the limit ---------------------------------------------------------------------------------------------------
+
+    def _require_windows(self) -> None:
+        """Every core's touched addresses are within the limit. Errors: DeviceTrap before anything has run."""
+        limit = config.max_span_bytes
+        for number, found in enumerate(self.arguments):
+            itemsize = found.arg.device_dtype.itemsize
+            if math.prod(found.arg.device_size) * itemsize <= limit:
+                continue
+            low, high, core = self._touched(found)
+            nbytes = (high - low) // found.step * itemsize + itemsize
+            if nbytes > limit:
+                raise DeviceTrap(self.spec.op, core, number, found.arg.name, low * found.dtype.itemsize, nbytes, limit)
+
+    def _touched(self, found: Argument) -> tuple[int, int, int]:
+        """The lowest and the highest element that the core with the widest window touches, and which core that is."""
+        if not found.is_window:
+            return self._touched_anywhere(found)
+        low = high = found.constant
+        core = place = 0
+        step = 1
+        place = 0
+        for symbol, addresses in found.parts.items():
+            cores = self.spec.iteration_space[symbol][1]
+            part = -(-len(addresses) // cores)
+            chunks = [addresses[k * part : (k + 1) * part] for k in range(cores) if k * part < len(addresses)]
+            spreads = [(int(chunk.max()) - int(chunk.min()), k) for k, chunk in enumerate(chunks)]
+            _, widest = max(spreads)
+            low += int(chunks[widest].min())
+            high += int(chunks[widest].max())
+            place += widest * step
+            step *= cores
+            core = place
+        return low, high, core
+
+    def _touched_anywhere(self, found: Argument) -> tuple[int, int, int]:
+        """Bounds from the extremes of every coordinate, for what is no sum of parts."""
+        sizes = found.arg.device_size
+        high = sum((n - 1) * s for n, s in zip(sizes, found.arg.device_strides, strict=True)) * found.step
+        names = {s for s in found.address.free_symbols if s not in self.ranges}
+        if names:
+            return 0, high, 0
+        grid = self._grid(dict.fromkeys(self.symbols, 0))
+        addresses = np.asarray(evaluate(found.address, grid))
+        return int(addresses.min()), int(addresses.max()), 0
+
+    def _grid(self, starts: dict[sympy.Symbol, int]) -> dict[sympy.Symbol, Any]:
+        axes: dict[sympy.Symbol, Any] = {}
+        for k, symbol in enumerate(self.symbols):
+            shape = [1] * len(self.symbols)
+            shape[k] = self.ranges[symbol]
+            axes[symbol] = (np.arange(self.ranges[symbol], dtype=np.int64) + starts[symbol]).reshape(shape)
+        return axes
+
+    # -- boxes -------------------------------------------------------------------------------------------------------
+
+    def _boxes(self) -> list[Box]:
+        while True:
+            pieces = [self._pieces(symbol) for symbol in self.symbols]
+            blocked = next((k for k, found in enumerate(pieces) if found is None), None)
+            if blocked is None and math.prod(len(found or ()) for found in pieces) <= MOST_BOXES:
+                return [self._box(chosen) for chosen in product(*(found or () for found in pieces))]
+            self._gather_one(self.symbols[blocked] if blocked is not None else None)
+
+    def _gather_one(self, symbol: sympy.Symbol | None) -> None:
+        """Give up the windows of the argument that breaks the range most often."""
+        windows = [a for a in self.arguments if a.is_window and a.parts]
+
+        def breaks(found: Argument) -> int:
+            symbols = [symbol] if symbol is not None else list(found.parts)
+            return sum(
+                int((np.diff(found.parts[s], n=2) != 0).sum())
+                for s in symbols
+                if s in found.parts and self.ranges[s] > 2
+            )
+
+        max(windows, key=breaks).is_window = False
+
+    def _pieces(self, symbol: sympy.Symbol) -> list[Piece] | None:
+        extent = self.ranges[symbol]
+        rows = [
+            found.parts.get(symbol, np.zeros(extent, dtype=np.int64)) if found.is_window else np.zeros(extent, np.int64)
+            for found in self.arguments
+        ]
+        return cut(np.stack(rows))
+
+    def _box(self, pieces: Sequence[Piece]) -> Box:
+        sizes = tuple(digit.extent for piece in pieces for digit in piece.digits)
+        windows: list[tuple[tuple[int, ...], tuple[int, ...], int] | None] = []
+        for k, found in enumerate(self.arguments):
+            if not found.is_window:
+                windows.append(None)
+                continue
+            digits = [digit for piece in pieces for digit in piece.digits]
+            strides = tuple(digit.strides[k] for digit in digits)
+            own = tuple(digit.extent if digit.strides[k] else 1 for digit in digits)
+            windows.append((own, strides, found.constant + sum(piece.offsets[k] for piece in pieces)))
+        return Box(sizes, tuple(pieces), tuple(windows))
