@@ -197,6 +197,9 @@ def _is_aligned(producer: Op, reader: Op, touch: Touch, infos: dict[str, CoarseT
     made, read = infos[producer.name], infos[reader.name]
     if made.loop_tiled_reduction_dims[level]:
         return False
+    symbol_here = read.symbols[level]
+    if not made.loop_tiled_dims[level] and any(symbol_here in c.free_symbols for c in touch.host_coordinates):
+        return False  # it makes the whole in every iteration, and the reader wants another part of it each time
     for position in made.loop_tiled_dims[level]:
         symbol = producer.iteration.output[position]
         places = [

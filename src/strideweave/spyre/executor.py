@@ -113,14 +113,16 @@ class _Op:
             for group in reducer.groups:
                 total = None
                 for box in group:
-                    total = reducer.combined(total, self._value(box, begins, iteration), box)
-                self._store(group[0], begins, iteration, reducer.finished(total, group[0]), reducer.kept(group[0]))
+                    values = self._values(box, begins, iteration)
+                    total = reducer.combined(total, torch.as_tensor(values[-1]), box)
+                self._store(group[0], begins, iteration, reducer.finished(total, group[0]), reducer.kept(group[0]), [])
             return
         for box in self._prepared.boxes:
             if self._direct is not None:
                 self._run_direct(box, begins)
             else:
-                self._store(box, begins, iteration, self._value(box, begins, iteration), None)
+                values = self._values(box, begins, iteration)
+                self._store(box, begins, iteration, torch.as_tensor(values[-1]), None, values)
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 
@@ -177,12 +179,12 @@ class _Op:
         else:
             function(*given, out=out)
 
-    def _value(self, box: Box, begins: Sequence[int], iteration: tuple[int, ...]) -> torch.Tensor:
+    def _values(self, box: Box, begins: Sequence[int], iteration: tuple[int, ...]) -> list[Any]:
+        """What every step of the body gives over a box."""
         values: list[Any] = []
         for step in self._steps:
             values.append(self._step(step, values, box, begins, iteration))
-        result = values[-1]
-        return result if isinstance(result, torch.Tensor) else torch.as_tensor(result)
+        return values
 
     def _step(
         self, step: tuple[Any, ...], values: list[Any], box: Box, begins: Sequence[int], iteration: tuple[int, ...]
@@ -194,7 +196,8 @@ class _Op:
         if name == "constant":
             return operands[0]
         if name == "index":
-            value = evaluate(operands[0], self._symbols(box, iteration, 0))
+            known = {s: values[ref.step] for s, (ref, _) in self._indirect.items() if s in operands[0].free_symbols}
+            value = evaluate(operands[0], {**self._symbols(box, iteration, 0), **known})
             return torch.as_tensor(value).to(dtype_of(operands[1]))
         return STEPS[name](*(values[o.step] if isinstance(o, Ref) else o for o in operands))
 
@@ -252,6 +255,7 @@ class _Op:
         iteration: tuple[int, ...],
         value: torch.Tensor,
         kept: Sequence[int] | None,
+        values: list[Any],
     ) -> None:
         """Put values in their place; `kept` are the dims of the box that a reduction leaves."""
         number = len(self._views) - 1
@@ -264,10 +268,6 @@ class _Op:
                         out = out.select(dim, 0)
             out.copy_(value)
             return
-        values: list[Any] = []
-        if any(symbol in found.address.free_symbols for symbol in self._indirect):
-            for step in self._steps:
-                values.append(self._step(step, values, box, begins, iteration))
         places = self._places(number, box, begins, iteration, self._indices(found, None, values))
         if kept is not None:
             for dim in range(len(box.sizes) - 1, -1, -1):
