@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from strideweave.spyre import copies
 from strideweave.spyre.default_layout import layout_for
 from strideweave.spyre.memory import BASE, memory
 from strideweave.spyre.storage import record_of
@@ -280,6 +281,15 @@ def test_a_small_view_of_a_large_tensor_is_all_that_is_read(monkeypatch: pytest.
         assert (view == 3).all().item()
     large[77, 5:7].sub_(1).mul_(2)
     assert large[77, 4:8].tolist() == [3, 4, 4, 3]
+
+
+def test_expanded_operands_are_not_written_out_on_the_host() -> None:
+    one = torch.full((1, 1), 3.0, device="spyre")
+    assert copies.read(one.expand(50_000, 50_000)).stride() == (0, 0)
+    assert one.expand(50_000, 50_000)[7, 5:9].cumsum(0).tolist() == [3, 6, 9, 12]
+    row = torch.arange(4.0, device="spyre")
+    same(row.expand(3, 4).cumsum(0), torch.arange(4.0).expand(3, 4).cumsum(0))
+    same(row.expand(3, 4).contiguous(), torch.arange(4.0).expand(3, 4).contiguous())
 
 
 def test_printing_shows_values_and_the_device() -> None:
