@@ -142,6 +142,43 @@ def _compare(function: Callable[..., Any], sample: Any) -> tuple[str, str] | Non
     return None
 
 
+def run_backward(entry: Any, *, samples: int = 3) -> Outcome:
+    """Gradients of the first float32 samples of an entry, on both devices."""
+    name = name_of(entry)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        drawn, error = attempt(
+            lambda: list(islice(entry.sample_inputs("cpu", torch.float32, requires_grad=True), samples))
+        )
+        for sample in drawn or ():
+            want, error = attempt(lambda sample=sample: _gradients(entry.op, sample, "cpu"))
+            if error is not None:
+                continue
+            got, error = attempt(lambda sample=sample: _gradients(entry.op, sample, "spyre"))
+            if error is not None:
+                return Outcome(name, "refused", str(error)[:300])
+            _, error = attempt(
+                lambda got=got, want=want: torch.testing.assert_close(
+                    [None if g is None else g.cpu() for g in got], want, equal_nan=True, rtol=1e-4, atol=1e-4
+                )
+            )
+            if error is not None:
+                return Outcome(name, "different", str(error)[:300])
+        return Outcome(name, "equal")
+
+
+def _gradients(function: Callable[..., Any], sample: Any, device: str) -> list[torch.Tensor | None]:
+    given = moved((sample.input, sample.args, sample.kwargs), device)
+    torch.manual_seed(1)
+    leaves = [t for t in tensors(given) if isinstance(t, torch.Tensor) and t.requires_grad]
+    results = [
+        t for t in tensors(function(given[0], *given[1], **given[2])) if isinstance(t, torch.Tensor) and t.requires_grad
+    ]
+    total = sum((t.abs() if t.is_complex() else t).sum() for t in results)
+    return list(torch.autograd.grad(total, leaves, allow_unused=True))
+
+
 def _is_nearer(function: Callable[..., Any], sample: Any, got: list[Any]) -> bool:
     """Whether 16-bit results are a rounding away from what float32 gives: the CPU's own 16-bit sums are not always."""
     if not any(isinstance(y, torch.Tensor) and y.dtype in (torch.float16, torch.bfloat16) for y in got):

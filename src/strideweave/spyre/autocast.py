@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -28,25 +27,12 @@ _PROMOTED: Final = (
     "cat", "stack",
 )  # fmt: skip
 
-_registering: Final = Lock()
-_libraries: Final[list[Any]] = []
 _KEY: Final[Any] = torch._C._parse_dispatch_key("AutocastPrivateUse1")
 _KEYS: Final = torch._C.DispatchKeySet(_KEY)
 
 
-def register() -> None:
-    """The lists above are in force under autocast; every other operation runs as it is.
-
-    `torch.autocast("spyre")` asks the device for its dtypes first, and only then is this needed.
-    """
-    with _registering:
-        if not _libraries:
-            library: Any = torch.library.Library
-            _libraries.extend((library("aten", "IMPL"), library("_", "IMPL")))
-            _register(*_libraries)
-
-
-def _register(library: Any, everything: Any) -> None:
+def register(library: Any, everything: Any) -> None:
+    """The lists above are in force under autocast; every other operation runs as it is."""
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for names, kernel in ((_NARROW, _narrow), (_WIDE, _wide), (_PROMOTED, _promoted)):
         for name in names:

@@ -53,20 +53,23 @@ def window(record: StorageRecord, dtype: torch.dtype, box: Box) -> torch.Tensor:
 
 
 def read(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor of its own with the values of a tensor of the card; strides have the same order."""
+    """A CPU tensor of its own with the values of a tensor of the card; strides have the same order, and 0 stays 0."""
     record = record_of(tensor)
     size, strides, dtype = tuple(tensor.size()), tensor.stride(), tensor.dtype
+    whole = size
+    if 0 in strides and 0 not in size:
+        size = tuple(1 if stride == 0 else extent for extent, stride in zip(size, strides, strict=True))
     host_strides = host_strides_of(size, strides)
     found = boxes(record.stored, dtype, size, strides, tensor.storage_offset(), host_strides)
     if found is None:
-        return image(record).view(dtype).as_strided(size, strides, tensor.storage_offset())
+        return image(record).view(dtype).as_strided(whole, strides, tensor.storage_offset())
     host = torch.empty_strided(size, host_strides, dtype=dtype)
     arena, start = card().view(dtype), record.address // dtype.itemsize
     for box in found:
         _as_strided(host, box.size, box.host_strides, box.host_offset).copy_(
             _as_strided(arena, box.size, box.device_strides, start + box.device_offset)
         )
-    return host
+    return host if size is whole else host.expand(whole)
 
 
 _as_strided: Final = torch.Tensor.as_strided

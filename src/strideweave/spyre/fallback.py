@@ -248,10 +248,22 @@ _BY_NAME: Final = (
 """Operations for which torch has kernels for all devices, that only refuse or round otherwise than the CPU's own."""
 
 
+_WITHOUT_OUT: Final = (
+    *(f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")),
+    "mm", "bmm", "addmm", "baddbmm", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+    "sum.dim_IntList", "mean.dim", "amax", "amin", "argmax", "argmin", "max.dim", "min.dim", "cumsum", "any", "any.dim",
+    "all", "all.dim", "cat", "gather", "scatter.src", "scatter.value", "scatter_add", "index_add", "tril", "triu",
+    "topk", "sort.stable", "floor", "ceil", "round", "trunc", "sign", "pow.Tensor_Scalar", "pow.Tensor_Tensor",
+    "remainder.Tensor", "fmod.Tensor", "bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_not", "nll_loss_forward",
+    "nll_loss_backward", "isin.Tensor_Tensor",
+)  # fmt: skip
+"""Operations that torch would run by way of their `out=` form: in one step they take half the time."""
+
+
 def register(library: torch.library.Library, key: str) -> None:
     """The dispatcher calls this module for `key`: also where torch has kernels for all devices that only refuse."""
     implement(library, "_local_scalar_dense", item, key)
-    for name in _BY_NAME:
+    for name in (*_BY_NAME, *_WITHOUT_OUT):
 
         def kernel(*arguments: Any, _name: str = name, **named: Any) -> Any:
             return run_on_host(aten(_name), *arguments, **named)

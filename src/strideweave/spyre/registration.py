@@ -73,7 +73,7 @@ class _Guard(torch._C._acc.DeviceGuard):
 
 
 def _register() -> None:
-    from strideweave.spyre import copies, fallback, guards, pointwise, saving, torch_module, views
+    from strideweave.spyre import autocast, copies, fallback, guards, pointwise, saving, torch_module, views
 
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(
         DEVICE_NAME, backend_module=torch_module.make(), hook=_Hooks(), device_guard=_Guard()
@@ -85,6 +85,7 @@ def _register() -> None:
     pointwise.kernels.register(library, "PrivateUse1")
     fallback.register(library, "PrivateUse1")
     everything.fallback(fallback.run_on_host, "PrivateUse1")
+    autocast.register(library, everything)
     _libraries.extend((library, everything))
     saving.register()
     guards.install(library)

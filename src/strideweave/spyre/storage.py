@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from strideweave.spyre.default_layout import layout_for
+from strideweave.spyre import default_layout
 from strideweave.spyre.kernels import CPU_KEYS, DEVICE_NAME, untraced
 from strideweave.spyre.memory import BASE, DeviceMemory, memory
 from strideweave.spyre.sticks import host_step
@@ -33,7 +33,7 @@ class StoredAs:
         layout: SpyreTensorLayout | None = None,
     ) -> None:
         self.size, self.strides, self.dtype = size, strides, dtype
-        self.layout: SpyreTensorLayout = layout_for(size, strides, dtype) if layout is None else layout
+        self.layout = default_layout.layout_for(size, strides, dtype) if layout is None else layout
         self.step = host_step(dtype)
         self.device_strides = tuple(s * self.step for s in self.layout.device_strides)
         self.nbytes = self.layout.nbytes
@@ -73,8 +73,7 @@ def stored_as(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtyp
     if 0 in size:
         return _shared((0,), (1,), dtype)
     if len(size) > MAX_RANK or not is_dense(size, strides):
-        elements = 1 + sum((n - 1) * s for n, s in zip(size, strides, strict=True))
-        return _shared((elements,), (1,), dtype)
+        return _shared((default_layout.host_extent(size, strides),), (1,), dtype)
     return _shared(size, normal_strides(size, strides), dtype)
 
 
@@ -85,18 +84,13 @@ def _shared(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype)
 
 @lru_cache(maxsize=8192)
 def is_dense(size: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements fill their storage without gap or overlap.
+    """As `default_layout.is_dense`, cached: every copy asks.
 
     >>> from strideweave.spyre.storage import is_dense
     >>> is_dense((2, 3), (1, 2)), is_dense((2, 3), (4, 1))
     (True, False)
     """
-    step = 1
-    for stride, extent in sorted((s, n) for n, s in zip(size, strides, strict=True) if n != 1):
-        if stride != step:
-            return False
-        step *= extent
-    return True
+    return default_layout.is_dense(size, strides)
 
 
 def normal_strides(size: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:

@@ -139,10 +139,7 @@ def _is_held(dtype: torch.dtype) -> bool:
 
 @_public
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What autocast may compute in. `torch.autocast` asks this first: its kernels are in place from now on."""
-    from strideweave.spyre import autocast
-
-    autocast.register()
+    """What autocast may compute in."""
     return [torch.float16, torch.bfloat16]
 
 

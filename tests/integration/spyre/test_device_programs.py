@@ -125,6 +125,11 @@ def test_autocast_and_gradient_scaler() -> None:
     assert model(values).dtype is torch.float32
     with torch.autocast("spyre"):
         assert model(values).dtype is torch.get_autocast_dtype("spyre")
+    torch.set_autocast_enabled("spyre", True)  # without the context, as a program that was saved with it does
+    try:
+        assert model(values).dtype is torch.get_autocast_dtype("spyre")
+    finally:
+        torch.set_autocast_enabled("spyre", False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("spyre")
     scaler.scale(product.float().sum()).backward()

@@ -7,6 +7,8 @@ import threading
 import pytest
 import torch
 
+from strideweave.spyre import copies
+from strideweave.spyre.default_layout import layout_for
 from strideweave.spyre.memory import BASE, memory
 from strideweave.spyre.storage import record_of
 
@@ -257,6 +259,37 @@ def test_memory_is_counted_and_comes_back() -> None:
     for _ in range(50):
         torch.zeros(64, 64, device="spyre").t()[3:].contiguous()
     assert torch.spyre.memory_allocated() == before
+
+
+def test_storage_has_the_default_layout_of_size_and_strides() -> None:
+    for made in (
+        torch.empty(3, 100, device="spyre"),
+        torch.empty(2, 3, 8, 8, device="spyre", memory_format=torch.channels_last),
+        torch.empty_strided((3, 4), (10, 1), device="spyre"),
+        torch.empty((1,) * 7 + (3,), device="spyre"),
+        torch.empty(4, 1, device="spyre", dtype=torch.bool),
+    ):
+        layout = layout_for(made.size(), made.stride(), made.dtype)
+        assert memory().layout_at(made.untyped_storage().data_ptr() - BASE) == layout
+
+
+def test_a_small_view_of_a_large_tensor_is_all_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = torch.zeros(10_000, 1000, device="spyre")
+    large[77] = 3
+    monkeypatch.setattr("strideweave.spyre.copies.image", lambda record: pytest.fail("all of it was read"))
+    for view in (large[77], large[70:80, 3:900:4][7], large.t()[5:9, 77], large.view(100, 100, 1000)[0, 77]):
+        assert (view == 3).all().item()
+    large[77, 5:7].sub_(1).mul_(2)
+    assert large[77, 4:8].tolist() == [3, 4, 4, 3]
+
+
+def test_expanded_operands_are_not_written_out_on_the_host() -> None:
+    one = torch.full((1, 1), 3.0, device="spyre")
+    assert copies.read(one.expand(50_000, 50_000)).stride() == (0, 0)
+    assert one.expand(50_000, 50_000)[7, 5:9].cumsum(0).tolist() == [3, 6, 9, 12]
+    row = torch.arange(4.0, device="spyre")
+    same(row.expand(3, 4).cumsum(0), torch.arange(4.0).expand(3, 4).cumsum(0))
+    same(row.expand(3, 4).contiguous(), torch.arange(4.0).expand(3, 4).contiguous())
 
 
 def test_printing_shows_values_and_the_device() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from support.op_database import Outcome, entries, is_plain, name_of, run
+from support.op_database import Outcome, entries, is_plain, name_of, run, run_backward
 
 pytest.importorskip("expecttest", reason="torch's database of operations needs it")
 
@@ -61,6 +61,13 @@ def test_of_the_plain_entries_at_least_527_are_equal_in_float32() -> None:
     equal = [name_of(entry) for entry in plain if run(entry, torch.float32).kind == "equal"]
     assert len(plain) >= 532
     assert len(equal) >= 527
+
+
+@pytest.mark.slow
+def test_every_gradient_equals_the_cpu_or_is_refused() -> None:
+    outcomes = [run_backward(entry) for entry in of_dtype(torch.float32) if entry.supports_autograd]
+    assert not wrong(outcomes)
+    assert sum(outcome.kind == "equal" for outcome in outcomes) >= 500
 
 
 def test_refusals_name_the_operation_and_the_reason() -> None:
