@@ -138,11 +138,13 @@ class _Op:
                     begin += starts[value // self._prepared.ranges[symbol]]
         return begin
 
-    def _window(self, number: int, box: Box, begins: Sequence[int]) -> torch.Tensor:
+    def _window(self, number: int, box: Box, begins: Sequence[int], *, is_full: bool = False) -> torch.Tensor:
+        """An argument over a box; where it repeats with extent 1, or with stride 0 when it `is_full`."""
         window = box.windows[number]
         assert window is not None
-        sizes, strides, offset = window
-        return torch.as_strided(self._views[number], sizes, strides, begins[number] + offset)
+        sizes = box.sizes if is_full else window.sizes
+        seen = torch.as_strided(self._views[number], sizes, window.strides, begins[number] + window.offset)
+        return seen.flip(window.flips) if window.flips else seen
 
     def _symbols(self, box: Box, iteration: tuple[int, ...], first_loop: int) -> dict[sympy.Symbol, Any]:
         """The value of every symbol over a box, as tensors that broadcast over its dims."""
@@ -172,7 +174,7 @@ class _Op:
     def _run_direct(self, box: Box, begins: Sequence[int]) -> None:
         assert self._direct is not None
         function, operands = self._direct
-        given = [self._window(o, box, begins) if isinstance(o, int) else o for o in operands]
+        given = [self._window(o, box, begins, is_full=True) if isinstance(o, int) else o for o in operands]
         out = self._window(len(self._views) - 1, box, begins)
         if function is None:
             out.copy_(given[0])
@@ -217,15 +219,12 @@ class _Op:
     def _stays_inside(self, number: int, box: Box) -> bool:
         window = box.windows[number]
         assert window is not None
-        sizes, strides, offset = window
-        reach = [(n - 1) * d for n, d in zip(sizes, strides, strict=True)]
-        low, high = offset + sum(min(r, 0) for r in reach), offset + sum(max(r, 0) for r in reach)
         found = self._prepared.arguments[number]
         elems = found.step
         for extent in found.arg.device_size:
             elems *= extent
         # Tiles move it: then only what is inside for every one of them would do.
-        return len(self._prepared.loops) == 0 and low >= 0 and high < elems
+        return len(self._prepared.loops) == 0 and window.low >= 0 and window.high < elems
 
     def _indices(self, found: Argument, mask: Any, values: list[Any]) -> dict[sympy.Symbol, torch.Tensor]:
         """The computed indices that an address has, checked."""

@@ -88,8 +88,10 @@ class Matmul:
                 sizes.append(digit.extent)
                 strides.append(digit.strides[number])
                 steps.append(digit.step * whole.stride(dim))
-        window = torch.as_strided(views[number], sizes, strides, begins[number] + offset)
-        return window, whole.as_strided(sizes, steps, place)
+        back = [dim for dim, stride in enumerate(strides) if stride < 0]
+        low = begins[number] + offset + sum((sizes[dim] - 1) * strides[dim] for dim in back)
+        window = torch.as_strided(views[number], sizes, [abs(stride) for stride in strides], low)
+        return window.flip(back) if back else window, whole.as_strided(sizes, steps, place)
 
 
 def matmul_of(prepared: PreparedOp) -> Matmul | None:

@@ -44,14 +44,30 @@ class Argument:
 
 
 @dataclass(frozen=True, eq=False)
+class Window:
+    """The elements of one argument over a box, in its buffer."""
+
+    sizes: tuple[int, ...]
+    """Extents, 1 where it repeats."""
+    strides: tuple[int, ...]
+    """None of them negative: `flips` are the dims that run backwards."""
+    offset: int
+    flips: tuple[int, ...]
+    low: int
+    """The lowest element, counted as `offset` is."""
+    high: int
+    """The highest one."""
+
+
+@dataclass(frozen=True, eq=False)
 class Box:
     """Part of the iteration space: digits of all symbols, and each argument's window over them."""
 
     sizes: tuple[int, ...]
     pieces: tuple[Piece, ...]
     """One per symbol."""
-    windows: tuple[tuple[tuple[int, ...], tuple[int, ...], int] | None, ...]
-    """Per argument sizes, strides and the offset from its begin; None where it is gathered."""
+    windows: tuple[Window | None, ...]
+    """Per argument its window; None where it is gathered."""
 
 
 class PreparedOp:
@@ -175,6 +191,9 @@ class PreparedOp:
     # -- boxes -------------------------------------------------------------------------------------------------------
 
     def _boxes(self) -> list[Box]:
+        out = self.arguments[-1]
+        if out.is_window and any((np.diff(part) < 0).all() and len(part) > 1 for part in out.parts.values()):
+            out.is_window = False  # written backwards: put element by element
         while True:
             pieces = [self._pieces(symbol) for symbol in self.symbols]
             blocked = next((k for k, found in enumerate(pieces) if found is None), None)
@@ -206,13 +225,15 @@ class PreparedOp:
 
     def _box(self, pieces: Sequence[Piece]) -> Box:
         sizes = tuple(digit.extent for piece in pieces for digit in piece.digits)
-        windows: list[tuple[tuple[int, ...], tuple[int, ...], int] | None] = []
-        for k, found in enumerate(self.arguments):
-            if not found.is_window:
-                windows.append(None)
-                continue
-            digits = [digit for piece in pieces for digit in piece.digits]
-            strides = tuple(digit.strides[k] for digit in digits)
-            own = tuple(digit.extent if digit.strides[k] else 1 for digit in digits)
-            windows.append((own, strides, found.constant + sum(piece.offsets[k] for piece in pieces)))
+        windows = [self._window(k, pieces) if found.is_window else None for k, found in enumerate(self.arguments)]
         return Box(sizes, tuple(pieces), tuple(windows))
+
+    def _window(self, number: int, pieces: Sequence[Piece]) -> Window:
+        digits = [digit for piece in pieces for digit in piece.digits]
+        strides = tuple(digit.strides[number] for digit in digits)
+        own = tuple(digit.extent if digit.strides[number] else 1 for digit in digits)
+        begin = self.arguments[number].constant + sum(piece.offsets[number] for piece in pieces)
+        reach = [(n - 1) * d for n, d in zip(own, strides, strict=True)]
+        low = begin + sum(min(r, 0) for r in reach)
+        flips = tuple(dim for dim, stride in enumerate(strides) if stride < 0)
+        return Window(own, tuple(map(abs, strides)), low, flips, low, begin + sum(max(r, 0) for r in reach))
