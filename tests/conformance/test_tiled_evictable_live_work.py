@@ -116,9 +116,12 @@ class TestResidencyRemainsValidWhileTiledWorkNeedsIt:
         carrier, x, secondary = sheet()
         if resident:
             carrier.promote(TileSet([(0, 0), (0, 1), (1, 0)]))
-        with secondary.hold_read(1 if resident else 4) as hold, in_background(lambda: call.with_ordinary(x)[0]) as work:
+        with (
+            secondary.hold_read(1 if resident else 4) as hold,
+            in_background(lambda: call.with_ordinary(x)[0], hold) as work,
+        ):
             hold.wait_until_reached()
-            before = situation(carrier)
+            before = carrier.valid_tiles, carrier.dirty_tiles, carrier.version, carrier.is_released()
             for coordinate in coordinates(carrier):
                 with pytest.raises(RuntimeError, match="pinned"):
                     carrier.evict(TileSet([coordinate]))
@@ -127,7 +130,7 @@ class TestResidencyRemainsValidWhileTiledWorkNeedsIt:
                     x[at] = 0.5
             with pytest.raises(RuntimeError, match=r"[Ww]ait"):
                 carrier.release()
-            assert situation(carrier) == before
+            assert (carrier.valid_tiles, carrier.dirty_tiles, carrier.version, carrier.is_released()) == before
             assert not work.is_over
             hold.let_go()
             assert torch.equal(values(work.result()), call.expected())
@@ -142,7 +145,7 @@ class TestResidencyRemainsValidWhileTiledWorkNeedsIt:
             drawn = cotangent_of(result)
             with (
                 secondary.hold_read(2) as hold,
-                in_background(lambda r=result, d=drawn: r.backward(cotangent_for(r, d))) as work,
+                in_background(lambda r=result, d=drawn: r.backward(cotangent_for(r, d)), hold) as work,
             ):
                 hold.wait_until_reached()
                 for coordinate in coordinates(carrier):

@@ -704,7 +704,7 @@ class TestResidencyPolicyCanOptimizeButCannotDefineCorrectness:
         retained = TileSet([(0, 0), (1, 0)])
         carrier, x, secondary = sheet(budget_tiles=2, residency_policy=Recorded(ResidencyPlan(retain=retained)))
         carrier.promote(retained)
-        with secondary.hold_read(2) as hold, in_background(lambda: call.with_ordinary(x)[0]) as running:
+        with secondary.hold_read(2) as hold, in_background(lambda: call.with_ordinary(x)[0], hold) as running:
             hold.wait_until_reached()
             assert carrier.primary_tiles == retained
             hold.let_go()
@@ -795,10 +795,10 @@ class TestResidencyPolicyCanOptimizeButCannotDefineCorrectness:
     def test_eviction_after_one_operation_is_deferred_while_another_runs(self) -> None:
         policy = Recorded(lambda required: ResidencyPlan(evict=required))
         carrier, x, secondary = sheet(residency_policy=policy)
-        with secondary.hold_read(4) as hold, in_background(lambda: sw.relu(x)) as running:
+        with secondary.hold_read(4) as hold, in_background(lambda: sw.relu(x), hold) as running:
             hold.wait_until_reached()
             resident = carrier.primary_tiles
-            with in_background(lambda: sw.mul(x, 2.0)) as other:
+            with in_background(lambda: sw.mul(x, 2.0), hold) as other:
                 hold.let_go()
             assert torch.equal(values(other.result()), SHEET * 2)
             assert torch.equal(values(running.result()), SHEET.relu())

@@ -100,7 +100,7 @@ class TestTiledEvictableOwnsOneFlatLogicalStorageExtent:
                     installed(kind),
                     executor_of(kind),
                     composite_of(kind),
-                    None if kind is Evictable else capabilities_for_carrier_class(kind),
+                    () if kind is Evictable else [capabilities_for_carrier_class(kind, n) for n in ("add", "relu")],
                     [(transfer_route(kind, to), registered_move_operation(kind, to)) for to in kinds],
                 )
                 for kind in kinds

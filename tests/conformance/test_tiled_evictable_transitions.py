@@ -288,7 +288,7 @@ class TestResidencyTransitionsHaveAsynchronousAndBlockingForms:
         with secondary.hold_read() as hold:
             handle = carrier.project(x, TileSelection([[0, 1], [0]]))
             hold.wait_until_reached()
-            with in_background(lambda: sw.add(x, x)) as running:
+            with in_background(lambda: sw.add(x, x), hold) as running:
                 hold.let_go()
             assert torch.equal(values(running.result()), SHEET + SHEET)
         assert torch.equal(handle.wait(5).torch(), SHEET[:, :3])

@@ -13,7 +13,7 @@ import torch
 import strideweave as sw
 from strideweave import CPU, Layout, ResidencyPlan, Tensor, TiledEvictable, TileSet, from_torch
 from support.operations import dense as dense_of
-from support.scripted_carrier import ScriptedCarrier
+from support.scripted_carrier import Hold, ScriptedCarrier
 
 PATIENCE_S = 10.0
 
@@ -91,7 +91,7 @@ CALLS = [
 ]
 """Every operation that a tiled Tensor takes directly; small whole numbers, so that every answer is exact."""
 
-SAVING = [call for call in CALLS if call.label in ("elementwise_mul", "mul", "matmul", "matmul second")]
+SAVING = [call for call in CALLS if call.label in ("elementwise_mul", "mul", "mul a column", "matmul", "matmul second")]
 """Those whose gradient for the other operand reads the tiled one."""
 
 
@@ -151,12 +151,13 @@ class Background:
 
 
 @contextmanager
-def in_background(call: Callable[[], Any]) -> Iterator[Background]:
-    """The call runs meanwhile; it is over when the block is."""
+def in_background(call: Callable[[], Any], hold: Hold) -> Iterator[Background]:
+    """The call runs meanwhile, up to `hold`, which the end of the block lets go; then the call is over."""
     running = Background(call)
     try:
         yield running
     finally:
+        hold.let_go()
         running.join()
 
 
