@@ -145,8 +145,9 @@ def test_geometry_runs_cover_each_footprint_exactly(drawn: tuple[Geometry, list[
     for ordinal, slots in enumerate(expected):
         starts = geometry.run_starts(ordinal)
         assert starts == sorted(starts)
-        assert [s + k for s in starts for k in range(geometry.run_elems)] == slots
-        assert geometry.is_contiguous == (slots[-1] - slots[0] + 1 == len(slots))
+        footprint = geometry.footprint(ordinal)
+        assert [s + k for s in starts for k in range(footprint.run_elems)] == slots
+        assert footprint.is_contiguous == (slots[-1] - slots[0] + 1 == len(slots))
 
 
 @given(geometries())
@@ -162,10 +163,10 @@ def test_geometry_locates_every_slot_in_ascending_packed_order(
 def gathered(geometry: Geometry, layout: Layout, flat: torch.Tensor, packed: list[torch.Tensor]) -> None:
     """The box and the order of a compatible layout both give every tile's logical values."""
     table = slot_table(layout)
-    box = geometry.box(layout)
     for ordinal, coordinate in enumerate(grid(geometry.grid_shape)):
         wanted = flat.numpy()[block(table, coordinate, geometry.tile_shape)].ravel(order="F").tolist()
         order = geometry.order(ordinal, 0, layout)
+        box = geometry.box(layout, ordinal)
         assert packed[ordinal][torch.from_numpy(order)].tolist() == wanted
         if box is None:
             continue
@@ -188,7 +189,7 @@ def packed_tiles(geometry: Geometry, flat: torch.Tensor) -> list[torch.Tensor]:
 def test_geometry_own_layout_gathers_logical_values(drawn: tuple[Geometry, list[Leafy], list[int]]) -> None:
     geometry, *_ = drawn
     flat = torch.arange(float(geometry.extent))
-    assert geometry.box(geometry.layout) is not None
+    assert None not in geometry.boxes(geometry.layout)
     gathered(geometry, geometry.layout, flat, packed_tiles(geometry, flat))
 
 

@@ -194,8 +194,8 @@ def test_tiles_as_modes_are_the_regions_of_the_dense_values(case: Case, random: 
 def test_tiles_picked_by_order_are_those_seen_as_boxes(case: Case) -> None:
     engine, layout = case.carrier._engine, case.tensor.layout
     boxed, picked = TilesAsModes(engine, 0, layout), TilesAsModes(engine, 0, layout)
-    assert boxed._box is not None
-    picked._box = None
+    assert None not in boxed._boxes
+    picked._boxes = (None,) * len(boxed._boxes)
     size = engine.geometry.tile_elems
     for ordinal in range(engine.geometry.tiles):
         packed, again = torch.arange(float(size), dtype=torch.float64), torch.empty(size, dtype=torch.float64)
@@ -217,7 +217,7 @@ def test_tiles_as_modes_write_and_read_every_dtype(dtype: DType) -> None:
     for is_box in (True, False):
         views = TilesAsModes(carrier._engine, 0, carrier.layout)
         if not is_box:
-            views._box = None
+            views._boxes = (None,)
         packed = torch.zeros(6, dtype=dtype.torch_dtype)
         for ordinal in range(2):
             views.put_slot(ordinal, ordinal, values)

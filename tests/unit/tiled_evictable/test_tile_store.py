@@ -122,7 +122,7 @@ def reversioned(version: int) -> bytes:
     ("offset", "data", "words"),
     [
         (0, b"\x93NUMPY", r"at byte 0 it begins with b'.x93NUMPYS.x00'.*begins with the magic b'SWTILES"),
-        (0, reversioned(2), "at byte 8 its version is 2. This program reads version 1"),
+        (0, reversioned(3), "at byte 8 its version is 3. This program reads version 1 and 2"),
         (12, b"\x01", r"at byte 12 the header has 4097 bytes with \d+ of text, and the file \d+"),
         (30, b"?", "at byte 20 the header's checksum is 0x.* and its bytes have 0x.*damaged"),
     ],

@@ -40,8 +40,9 @@ class TiledEvictable(Carrier):
     read where it lies (a checkpoint is never copied), a full primary starts with every tile in memory. An empty one is
     allocated as tiles need it. The Tensor over this carrier keeps its shape, Layout and values whatever moves.
 
-    Shapes: logical extent per axis = grid x tile. `layout` is the slot Layout of that shape, first mode fastest unless
-    given; `Layout.row_major(...)` is PyTorch's order.
+    Shapes: logical extent per axis = grid x tile, or `shape` where that is less: then the last tile along the axis has
+    the coordinates that are left. `layout` is the slot Layout of that shape, first mode fastest unless given;
+    `Layout.row_major(...)` is PyTorch's order.
     Units: `budget` in bytes (or "4GiB"): what primary tiles may take, those on their way included; None means room for
     every tile.
     Errors: TypeError, ValueError, RuntimeError before anything is taken over.
@@ -74,12 +75,13 @@ class TiledEvictable(Carrier):
         grid_shape: Iterable[int],
         tile_shape: Iterable[int],
         *,
+        shape: Iterable[int] | None = None,
         layout: Layout | None = None,
         budget: int | str | None = None,
         residency_policy: ResidencyPolicy | None = None,
     ) -> None:
         construction.require_tiers(primary, secondary)
-        geometry = Geometry.make(grid_shape, tile_shape, layout)
+        geometry = Geometry.make(grid_shape, tile_shape, layout, shape)
         dtype = primary.dtype()
         construction.require_extents(primary, secondary, geometry)
         capacity = construction.capacity_of(budget, primary, geometry)
@@ -181,12 +183,12 @@ class TiledEvictable(Carrier):
 
     @property
     def tile_shape(self) -> tuple[int, ...]:
-        """The extent of a tile along each axis."""
+        """The extent of a whole tile along each axis."""
         return self._geometry.tile_shape
 
     @property
     def logical_shape(self) -> tuple[int, ...]:
-        """Grid times tile, per axis."""
+        """Grid times tile, per axis, or the `shape` that was given."""
         return self._geometry.logical_shape
 
     @property
@@ -201,7 +203,7 @@ class TiledEvictable(Carrier):
 
     @property
     def tile_nbytes(self) -> int:
-        """The bytes of one tile."""
+        """The bytes of one whole tile: the room that every tile has in primary."""
         return self._engine.tile_nbytes
 
     def size(self) -> int:
@@ -300,7 +302,8 @@ class TiledEvictable(Carrier):
 
         Missing tiles become primary as far as the budget has room, and pass straight through to the result beyond that.
 
-        Shapes: count x tile along each axis, dense, the modes ordered as in `tensor`.
+        Shapes: along each axis the extents of the selected tiles one after the other, dense, the modes ordered as in
+        `tensor`.
         Errors: RuntimeError when released, for a pending conflict or an invalid tile; TypeError for another carrier's
         Tensor, for no TileSelection, or a destination of another class or dtype; ValueError for a selection outside the
         grid, a Tensor that is not tile-footprint compatible, or a destination that is too small. A failure that comes
@@ -310,7 +313,8 @@ class TiledEvictable(Carrier):
         self._require_live("project")
         self._require_full(tensor, "project")
         self._require_selection(selection, "project")
-        layout = compact_layout(tensor.layout, selection, self.tile_shape)
+        places = self._geometry.compact(selection.per_axis)
+        layout = compact_layout(tensor.layout, places.shape)
         self._require_destination(destination, layout)
         plan = self._plan(selection.tile_set, "projection")
         selected = self._selected(selection)
@@ -318,9 +322,9 @@ class TiledEvictable(Carrier):
         with self._engine.guard:
             pin = self._pinned([tile for tile, _ in selected], plan, "project", f"projection of {len(selected)} tiles")
             try:
-                recording = record_project(tensor, selection, self.tile_shape)
+                recording = record_project(tensor, selection, places.shape)
                 to = destination or self._primary.allocate_like(0)
-                target = Target(self._engine, tensor, to, layout, recording)
+                target = Target(self._engine, tensor, to, layout, places, recording)
             except BaseException:
                 pin.close()
                 raise
@@ -373,8 +377,8 @@ class TiledEvictable(Carrier):
     def borrow(self, tiles: TileSet | TileSelection) -> Iterator[Mapping[Coordinate, torch.Tensor]]:
         """Zero-copy views of tiles, pinned in primary until the block ends; absent tiles are brought first.
 
-        Shapes: `tile_shape` each (one dim per leaf where the layout nests). Views are read-only: a write through one is
-        noticed when the block ends and raised.
+        Shapes: the tile's extents each (one dim per leaf where the layout nests). Views are read-only: a write through
+        one is noticed when the block ends and raised.
         Errors: as for `promote`; BudgetExceeded when the tiles cannot all be in primary at once.
 
         >>> import torch
@@ -416,7 +420,7 @@ class TiledEvictable(Carrier):
 
         Any number of tiles goes through any budget of at least one: loads run ahead while slots are free.
 
-        Shapes: `tile_shape` each (one dim per leaf where the layout nests). Errors: as for `borrow`.
+        Shapes: the tile's extents each (one dim per leaf where the layout nests). Errors: as for `borrow`.
 
         >>> import torch
         >>> from strideweave import CPU, DType, FileBacked, TiledEvictable, TileSet
@@ -506,7 +510,7 @@ class TiledEvictable(Carrier):
             pin = Pin(engine, "read of an element", in_thread=True)
             pin.add(tile)
         try:
-            with engine.bounce() as scratch:
+            with engine.bounce(ordinal) as scratch:
                 nbytes = engine.fetch_packed(tile, scratch)
                 value: Scalar = scratch[place].item()
         finally:
@@ -605,6 +609,7 @@ class TiledEvictable(Carrier):
             self._secondary.allocate_like(0, dtype=dtype),
             self.grid_shape,
             self.tile_shape,
+            shape=self.logical_shape,
             layout=self.layout,
             budget=None if self._primary.size() else self._engine.primary.capacity * self.tile_nbytes,
             residency_policy=self._policy,
@@ -625,6 +630,7 @@ class TiledEvictable(Carrier):
             self._secondary.allocate_like(0, dtype=dtype),
             self.grid_shape,
             self.tile_shape,
+            shape=self.logical_shape,
             layout=self.layout,
             residency_policy=self._policy,
         )

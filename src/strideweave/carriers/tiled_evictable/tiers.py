@@ -26,6 +26,10 @@ class PrimaryTier(Protocol):
         """How many slots hold nothing."""
         ...
 
+    def ordinal_of(self, slot: int) -> int:
+        """The tile that a taken slot is for."""
+        ...
+
     def take(self, ordinal: int) -> int | None:
         """A slot for a tile, or None when all are taken."""
         ...
@@ -52,7 +56,8 @@ class SlabTier:
 
     def __init__(self, geometry: Geometry, dtype: torch.dtype, capacity: int) -> None:
         self.capacity = capacity
-        self._elems = geometry.tile_elems
+        self._geometry = geometry
+        self._ordinals = [0] * capacity
         self._pool = SlabPool(geometry.tile_elems * dtype.itemsize, capacity)
         self._step = self._pool.stride_nbytes // dtype.itemsize
         self._flat = torch.frombuffer(self._pool.buffer, dtype=dtype)
@@ -62,9 +67,16 @@ class SlabTier:
         """How many slots hold nothing."""
         return self._pool.free
 
+    def ordinal_of(self, slot: int) -> int:
+        """The tile that it was taken for."""
+        return self._ordinals[slot]
+
     def take(self, ordinal: int) -> int | None:
         """Any free slot."""
-        return self._pool.take()
+        slot = self._pool.take()
+        if slot is not None:
+            self._ordinals[slot] = ordinal
+        return slot
 
     def give(self, slot: int) -> None:
         """Back to the free ones."""
@@ -77,7 +89,7 @@ class SlabTier:
     def packed(self, slot: int) -> torch.Tensor:
         """The tile in a slot as one run."""
         start = slot * self._step
-        return self._flat[start : start + self._elems]
+        return self._flat[start : start + self._geometry.elems_of(self._ordinals[slot])]
 
     def close(self) -> None:
         """Let go of the memory; it is unmapped when the last view is gone."""
@@ -100,6 +112,10 @@ class InPlaceTier:
         """How many tiles hold nothing."""
         return self.capacity - len(self._taken)
 
+    def ordinal_of(self, slot: int) -> int:
+        """The tile of that number."""
+        return slot
+
     def take(self, ordinal: int) -> int | None:
         """The tile's own place."""
         self._taken.add(ordinal)
@@ -115,10 +131,11 @@ class InPlaceTier:
 
     def packed(self, slot: int) -> torch.Tensor | None:
         """The tile as one run, when it is contiguous."""
-        if not self._geometry.is_contiguous:
+        footprint = self._geometry.footprint(slot)
+        if not footprint.is_contiguous:
             return None
         base = self._geometry.base(slot)
-        return self._flat[base : base + self._geometry.tile_elems]
+        return self._flat[base : base + footprint.elems]
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -164,7 +181,7 @@ class SecondaryTier:
         with self._lock:
             store = self._store if ordinal in self._stored else None
         if store is not None:
-            return store._read_runs([(ordinal * self._geometry.tile_elems, out)])
+            return store._read_runs([(self._geometry.packed_start(ordinal), out)])
         return self._carrier._read_runs(self._runs(ordinal, out))
 
     def write(self, ordinal: int, source: torch.Tensor) -> int:
@@ -175,7 +192,7 @@ class SecondaryTier:
             return self.tile_store.write(ordinal, byte_view(source))
         if self._writes_in_place:
             return self._carrier._write_runs(self._runs(ordinal, source))
-        written = self._open_store()._write_runs([(ordinal * self._geometry.tile_elems, source)])
+        written = self._open_store()._write_runs([(self._geometry.packed_start(ordinal), source)])
         with self._lock:
             self._stored.add(ordinal)
         return written
@@ -233,10 +250,10 @@ class SecondaryTier:
             return self._store
 
     def _runs(self, ordinal: int, packed: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
-        geometry = self._geometry
-        if geometry.is_contiguous:
+        geometry, footprint = self._geometry, self._geometry.footprint(ordinal)
+        if footprint.is_contiguous:
             return [(geometry.base(ordinal), packed)]
-        return list(zip(geometry.run_starts(ordinal), packed.view(-1, geometry.run_elems).unbind(), strict=True))
+        return list(zip(geometry.run_starts(ordinal), packed.view(-1, footprint.run_elems).unbind(), strict=True))
 
 
 def is_anonymous(carrier: Carrier) -> bool:
@@ -263,9 +280,9 @@ def store_at_path(geometry: Geometry, carrier: Carrier) -> TileStore | None:
     if store.header != header:
         there = store.header.geometry
         raise ValueError(
-            f"cannot keep {carrier.dtype().name} tiles of grid {geometry.grid_shape}, tile {geometry.tile_shape} and "
-            f"{geometry.layout!r} in {carrier.path!r}: it holds {store.header.dtype.name} tiles of grid "
-            f"{there.grid_shape}, tile {there.tile_shape} and {there.layout!r}. A store holds one kind of tiles. Use "
-            "TiledEvictable.open, or name another file."
+            f"cannot keep {carrier.dtype().name} tiles of grid {geometry.grid_shape}, tile {geometry.tile_shape}, "
+            f"shape {geometry.logical_shape} and {geometry.layout!r} in {carrier.path!r}: it holds {store.header.dtype.name} "
+            f"tiles of grid {there.grid_shape}, tile {there.tile_shape}, shape {there.logical_shape} and "
+            f"{there.layout!r}. A store holds one kind of tiles. Use TiledEvictable.open, or name another file."
         )
     return store
