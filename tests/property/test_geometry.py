@@ -170,8 +170,9 @@ def gathered(geometry: Geometry, layout: Layout, flat: torch.Tensor, packed: lis
         assert packed[ordinal][torch.from_numpy(order)].tolist() == wanted
         if box is None:
             continue
-        dense = torch.full((geometry.tile_elems,), -1.0)
-        strides = box.strides_in([math.prod(geometry.tile_shape[:k]) for k in range(len(geometry.tile_shape))])
+        extents = geometry.extents_of(ordinal)
+        dense = torch.full((math.prod(extents),), -1.0)
+        strides = box.strides_in([math.prod(extents[:k]) for k in range(len(extents))])
         dense.as_strided(box.extents, strides).copy_(packed[ordinal].as_strided(box.extents, box.packed))
         assert dense.tolist() == wanted
         dense.fill_(-1.0)
@@ -275,6 +276,10 @@ def test_project_of_any_compatible_layout_equals_numpy_indexing(
     geometry, offset, layout = drawn
     if offset or not is_compatible(geometry, offset, layout):
         layout = geometry.layout
+    project_equals_numpy_indexing(geometry, layout, data)
+
+
+def project_equals_numpy_indexing(geometry: Geometry, layout: Layout, data: st.DataObject) -> None:
     flat = torch.arange(float(geometry.extent))
     in_primary = data.draw(st.booleans())
     budget = None if in_primary else 4 * geometry.tile_elems * data.draw(st.integers(1, geometry.tiles))
@@ -283,6 +288,7 @@ def test_project_of_any_compatible_layout_equals_numpy_indexing(
         ScriptedCarrier() if in_primary else ScriptedCarrier(flat),
         geometry.grid_shape,
         geometry.tile_shape,
+        shape=geometry.logical_shape,
         layout=geometry.layout,
         budget=budget,
     )
@@ -290,7 +296,10 @@ def test_project_of_any_compatible_layout_equals_numpy_indexing(
         data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)) for n in geometry.grid_shape
     ]
     compact = carrier.project(Tensor(carrier, 0, layout), TileSelection(chosen)).wait()
-    rows = [[c * t + k for c in axis for k in range(t)] for axis, t in zip(chosen, geometry.tile_shape, strict=True)]
+    rows = [
+        [k for c in axis for k in range(c * t, min(c * t + t, n))]
+        for axis, t, n in zip(chosen, geometry.tile_shape, geometry.logical_shape, strict=True)
+    ]
     expected = flat.numpy()[slot_table(layout)][np.ix_(*rows)]
     assert compact.torch().shape == expected.shape
     assert np.array_equal(compact.torch().numpy(), expected)

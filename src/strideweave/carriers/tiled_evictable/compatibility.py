@@ -53,6 +53,8 @@ def incompatibility(geometry: Geometry, offset: int, layout: Layout) -> str | No
 
 def _is_alike(axis: Slots, tile: int) -> bool:
     """Whether every tile along an axis has the steps of the first one, and a smaller last one the first of them."""
+    if len(axis) <= tile:
+        return True
     steps = axis[:tile] - axis[0]
     whole = axis[: len(axis) // tile * tile].reshape(-1, tile)
     rest = axis[len(whole) * tile :]

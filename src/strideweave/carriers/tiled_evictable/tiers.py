@@ -281,8 +281,9 @@ def store_at_path(geometry: Geometry, carrier: Carrier) -> TileStore | None:
         there = store.header.geometry
         raise ValueError(
             f"cannot keep {carrier.dtype().name} tiles of grid {geometry.grid_shape}, tile {geometry.tile_shape}, "
-            f"shape {geometry.logical_shape} and {geometry.layout!r} in {carrier.path!r}: it holds {store.header.dtype.name} "
-            f"tiles of grid {there.grid_shape}, tile {there.tile_shape}, shape {there.logical_shape} and "
-            f"{there.layout!r}. A store holds one kind of tiles. Use TiledEvictable.open, or name another file."
+            f"shape {geometry.logical_shape} and {geometry.layout!r} in {carrier.path!r}: it holds "
+            f"{store.header.dtype.name} tiles of grid {there.grid_shape}, tile {there.tile_shape}, "
+            f"shape {there.logical_shape} and {there.layout!r}. A store holds one kind of tiles. Use "
+            "TiledEvictable.open, or name another file."
         )
     return store
