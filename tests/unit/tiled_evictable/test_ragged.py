@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,7 @@ from strideweave import (
 )
 from strideweave.carriers.checkpoint_file import Piece
 from strideweave.carriers.tiled_evictable import Pinned
+from strideweave.carriers.tiled_evictable.compatibility import _is_alike
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.io import SourceFile
 from support.scripted_carrier import ScriptedCarrier
@@ -129,6 +131,14 @@ def test_kinds_of_tiles_are_a_handful_whatever_the_grid() -> None:
     assert len(Geometry.make((200, 300), (3, 4), shape=(599, 1200)).footprints) == 2
     assert len(Geometry.make((1, 300), (3, 4), shape=(2, 1200)).footprints) == 1, "one tile, cut, is no second kind"
     assert not Geometry.make((2,), (3,), shape=(6,)).is_ragged
+
+
+def test_axis_whose_last_tile_steps_otherwise_is_not_taken_for_alike() -> None:
+    """Then every tile is compared on its own, and not one for all of its kind."""
+    whole = [0, 1, 5, 6]
+    assert _is_alike(np.array([*whole, 10, 11, 15, 16, 20, 21]), 4)
+    assert not _is_alike(np.array([*whole, 10, 11, 15, 16, 20, 22]), 4)
+    assert not _is_alike(np.array([*whole, 10, 11, 14, 16, 20, 21]), 4)
 
 
 # -- residency and tiers ---------------------------------------------------------------------------------------------
