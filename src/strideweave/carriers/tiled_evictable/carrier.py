@@ -22,10 +22,11 @@ from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
 from strideweave.carriers.tiled_evictable.policies import eviction_order_of
 from strideweave.carriers.tiled_evictable.policy import Purpose, ResidencyPolicy
 from strideweave.carriers.tiled_evictable.projection import Projection, Target, compact_layout
+from strideweave.carriers.tiled_evictable.run_tiers import primary_tier
 from strideweave.carriers.tiled_evictable.scattering import scatter
 from strideweave.carriers.tiled_evictable.selection import Coordinate, ResidencyPlan, TileSelection, TileSet
 from strideweave.carriers.tiled_evictable.streaming import TileStream, Use
-from strideweave.carriers.tiled_evictable.tiers import InPlaceTier, PrimaryTier, SecondaryTier, SlabTier
+from strideweave.carriers.tiled_evictable.tiers import SecondaryTier
 from strideweave.dtype import StorageDType
 from strideweave.io import default_lanes
 from strideweave.layout import Layout
@@ -93,14 +94,9 @@ class TiledEvictable(Carrier):
         self._geometry = geometry
         self._policy = residency_policy
         secondary_tier = SecondaryTier(geometry, secondary, writable=secondary.is_mutable())
-        primary_tier: PrimaryTier
-        if primary.size():
-            primary_tier = InPlaceTier(geometry, primary)
-        else:
-            primary_tier = SlabTier(geometry, dtype.torch_dtype, capacity)
         self._engine = Engine(
             geometry,
-            primary_tier,
+            primary_tier(geometry, primary, capacity),
             secondary_tier,
             order,
             default_lanes(),
@@ -379,7 +375,8 @@ class TiledEvictable(Carrier):
 
         Shapes: the tile's extents each (one dim per leaf where the layout nests). Views are read-only: a write through
         one is noticed when the block ends and raised.
-        Errors: as for `promote`; BudgetExceeded when the tiles cannot all be in primary at once.
+        Errors: as for `promote`; BudgetExceeded when the tiles cannot all be in primary at once; BufferError when
+        primary is a carrier whose values are not in memory.
 
         >>> import torch
         >>> from strideweave import CPU, DType, FileBacked, TiledEvictable, TileSet
@@ -390,6 +387,7 @@ class TiledEvictable(Carrier):
         >>> c.release()
         """
         wanted = self._bound(tiles, "borrow")
+        self._require_views("borrow")
         plan = self._plan(_as_set(tiles), "operation")
         engine = self._engine
         with engine.guard:
@@ -431,6 +429,7 @@ class TiledEvictable(Carrier):
         >>> c.release()
         """
         wanted = self._bound(tiles, "stream")
+        self._require_views("stream")
         plan = self._plan(_as_set(tiles), "operation")
         with self._engine.guard:
             self._require_admissible(wanted, plan, "stream")
@@ -503,13 +502,15 @@ class TiledEvictable(Carrier):
         tile = engine.tiles[ordinal]
         with engine.guard:
             engine.require_valid([tile], "read")
-            if tile.slot is not None:
-                resident: Scalar = engine.element(tile.slot, place).item()
-                return resident
-            # Pinned, so that nobody rewrites its stored copy while it is read, outside the lock.
+            if tile.slot is not None and engine.primary.is_in_memory:
+                return engine.primary.get(tile.slot, place)
+            # Pinned, so that nobody rewrites its stored copy, or takes its slot, while it is read outside the lock.
             pin = Pin(engine, "read of an element", in_thread=True)
             pin.add(tile)
+            slot = tile.slot
         try:
+            if slot is not None:
+                return engine.primary.get(slot, place)
             with engine.bounce(ordinal) as scratch:
                 nbytes = engine.fetch_packed(tile, scratch)
                 value: Scalar = scratch[place].item()
@@ -541,12 +542,12 @@ class TiledEvictable(Carrier):
         with closing(use):
             with engine.guard:
                 use.want([tile])
-            use.view(tile)
             with engine.guard:
+                use.hold(tile)
                 assert tile.slot is not None
                 # A flush, or a projection, may have begun to read it meanwhile.
                 self._require_unpinned(tile, own=1)
-                engine.element(tile.slot, place).fill_(number)
+                engine.primary.set(tile.slot, place, number)
                 tile.dirty = True
                 tile.implicit = False
                 self._version += 1
@@ -694,6 +695,13 @@ class TiledEvictable(Carrier):
             )
         tiles._validate_grid_shape(self.grid_shape)
         return self._tiles(_as_set(tiles))
+
+    def _require_views(self, what: str) -> None:
+        if not self._engine.primary.is_in_memory:
+            raise BufferError(
+                f"cannot {what} tiles of {self._name()}: primary is {self._primary!r}, whose values are not in "
+                "addressable memory. A view needs memory. Use project(), which copies."
+            )
 
     def _tiles(self, tiles: TileSet) -> list[Tile]:
         tiles._validate_grid_shape(self.grid_shape)

@@ -22,7 +22,7 @@ from strideweave.carriers.tiled_evictable.observe import Location, Statistics
 from strideweave.io import Priority
 
 if TYPE_CHECKING:
-    from strideweave.carriers.tiled_evictable.geometry import Geometry, TileBox
+    from strideweave.carriers.tiled_evictable.geometry import Geometry
     from strideweave.carriers.tiled_evictable.policy import EvictionOrder
     from strideweave.carriers.tiled_evictable.tiers import PrimaryTier, SecondaryTier
     from strideweave.io import Lanes
@@ -135,8 +135,6 @@ class Engine:
         name: str,
     ) -> None:
         self.geometry = geometry
-        # A geometry's own layout is a box by construction, for every kind of tile.
-        self.own_boxes = [box for box in geometry.boxes(geometry.layout) if box is not None]
         self.primary = primary
         self.secondary = secondary
         self.lanes = lanes
@@ -355,7 +353,7 @@ class Engine:
             return self.fetch_packed(tile, packed)
         with self.bounce(tile.ordinal) as scratch:
             nbytes = self.fetch_packed(tile, scratch)
-            self.view(slot).copy_(self.packed_view(tile.ordinal, scratch))
+            self.primary.write(slot, scratch)
         return nbytes
 
     def _make_room(self, load: Load) -> None:
@@ -402,7 +400,7 @@ class Engine:
             nbytes = self.secondary.write(tile.ordinal, packed)
         else:
             with self.bounce(tile.ordinal) as scratch:
-                self.packed_view(tile.ordinal, scratch).copy_(self.view(tile.slot))
+                self.primary.read(tile.slot, scratch)
                 nbytes = self.secondary.write(tile.ordinal, scratch)
         with self.guard:
             self.bytes_written += nbytes
@@ -417,21 +415,7 @@ class Engine:
 
     def view(self, slot: int) -> torch.Tensor:
         """The tile in a slot, one dim per leaf of the carrier's own layout within a tile."""
-        return self.primary.view(slot, self._own_box(self.primary.ordinal_of(slot)))
-
-    def element(self, slot: int, place: int) -> torch.Tensor:
-        """The value at a place of the packed tile, as a view of no dims into the tile in a slot."""
-        box = self._own_box(self.primary.ordinal_of(slot))
-        index = tuple(place // step % n if n > 1 else 0 for n, step in zip(box.extents, box.packed, strict=True))
-        return self.view(slot)[index]
-
-    def packed_view(self, ordinal: int, packed: torch.Tensor) -> torch.Tensor:
-        """The same for a packed tile anywhere."""
-        box = self._own_box(ordinal)
-        return packed.as_strided(box.extents, box.packed, packed.storage_offset())
-
-    def _own_box(self, ordinal: int) -> TileBox:
-        return self.own_boxes[self.geometry.kind_of(ordinal)]
+        return self.primary.view(slot, self.geometry.own_box(self.primary.ordinal_of(slot)))
 
     def fetch_packed(self, tile: Tile, out: torch.Tensor) -> int:
         """Bring a tile that is not primary straight to a packed place (on a lane, outside the lock); the bytes read."""

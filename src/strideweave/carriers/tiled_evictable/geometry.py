@@ -225,6 +225,14 @@ class Geometry:
         """A tile of a compatible Tensor as a strided box; None when only `order` can say it."""
         return _boxes(self, layout)[self.kind_of(ordinal)]
 
+    def own_box(self, ordinal: int) -> TileBox:
+        """A tile of the carrier's own layout, which is a box by construction."""
+        return self._own_boxes[self.kind_of(ordinal)]
+
+    @cached_property
+    def _own_boxes(self) -> list[TileBox]:
+        return [box for box in self.boxes(self.layout) if box is not None]
+
     def order(self, ordinal: int, offset: int, layout: Layout) -> Slots:
         """The packed place of every value of a tile, in logical order (first axis fastest)."""
         axes = [sums(layout[k].leaves()) for k in range(len(self.tile_shape))]

@@ -25,7 +25,7 @@ from strideweave.operation.plan import Accumulation, Arithmetic, OperandPlan, Op
 from strideweave.operation.pointwise import ADD
 from strideweave.operation.schema import OperandKind, OperandSpec, OperationSchema, OptionSpec
 from strideweave.tensor import Tensor, from_torch
-from strideweave.tensor.copying import values_of
+from strideweave.tensor.copying import strided, values_of
 from strideweave.tensor.grad_mode import mode, no_grad
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _project_vjp(context: VJPContext, g: Tensor) -> Sequence[Tensor | None]:
     source: Tensor = context.operand(0)  # which raises when the source is not as it was at initiation
     geometry = _carrier_of(source)._geometry
     gradient, writer = gradient_like(source)
-    values = in_mode_dims(values_of(g), g.layout)
+    values = in_mode_dims(values_of(g).cpu(), g.layout)
     selection = context.options["selection"]
     compact = geometry.compact(selection.per_axis)
     for coordinate, place in selection._placed:
@@ -109,7 +109,7 @@ def _scatter_vjp(context: VJPContext, g: Tensor) -> Sequence[Tensor | None]:
     geometry = _carrier_of(template)._geometry
     wants_compact, wants_template = context.needs
     reader = TileReader(g, geometry, "run the backward of scatter with")
-    gathered = _zeros_like(compact) if wants_compact else None
+    gathered = _Gathered(compact) if wants_compact else None
     template_gradient, writer = gradient_like(template) if wants_template else (None, None)
     is_added = context.options["reduction"] == "add"
     touched = reader.written() if wants_compact or is_added else set()
@@ -121,16 +121,32 @@ def _scatter_vjp(context: VJPContext, g: Tensor) -> Sequence[Tensor | None]:
             continue
         with reader.tile(ordinal) as values:
             if gathered is not None:
-                region_of(values_of(gathered), places.origin(place), geometry.extents_of(ordinal)).copy_(values)
+                region_of(gathered.values, places.origin(place), geometry.extents_of(ordinal)).copy_(values)
             if writer is not None and is_added:
                 writer.put(coordinate, values, template.layout, template.offset)
-    return gathered, template_gradient
+    return None if gathered is None else gathered.tensor(), template_gradient
 
 
-def _zeros_like(compact: Tensor) -> Tensor:
-    """Zeros in fresh storage of the same class, dense; a compact Tensor nests no modes, so that leaves are modes."""
-    layout = dense_like(compact.shape, [compact.layout])
-    return Tensor._make(compact.carrier.allocate_like(layout.cosize), 0, layout)
+class _Gathered:
+    """Zeros in fresh storage of the same class, dense, to be filled; written there at the end where no memory shows it.
+
+    A compact Tensor nests no modes, so that leaves are modes.
+    """
+
+    def __init__(self, compact: Tensor) -> None:
+        self._layout = dense_like(compact.shape, [compact.layout])
+        self._carrier = compact.carrier.allocate_like(self._layout.cosize)
+        self._is_staged = not self._carrier._is_in_memory()
+        size, dtype = self._layout.cosize, self._carrier.dtype().torch_dtype
+        self._flat = torch.zeros(size, dtype=dtype) if self._is_staged else self._carrier._flat()
+        self.values = strided(self._flat, self._layout, 0)
+        """One dim per mode."""
+
+    def tensor(self) -> Tensor:
+        """What it has become."""
+        if self._is_staged:
+            self._carrier._write_runs([(0, self._flat)])
+        return Tensor._make(self._carrier, 0, self._layout)
 
 
 def _moved(call: BoundOperationCall) -> OperationPlan:

@@ -92,24 +92,49 @@ class Target:
         self._recording = recording
         self._owner = destination._claim_ownership()
         self._was_empty = destination.size() == 0
-        if self._was_empty:
-            destination._allocate(layout.size)
-        # Values that a caller's carrier holds are replaced all at once, when every tile is there.
-        self._flat = destination._flat() if self._was_empty else torch.empty(layout.size, dtype=engine.dtype)
+        try:
+            if self._was_empty:
+                destination._allocate(layout.size)
+        except BaseException:
+            destination._relinquish_ownership(self._owner)
+            raise
+        # Values that a caller's carrier holds are replaced all at once, when every tile is there; and what no memory
+        # shows is written then.
+        self._is_staged = not (self._was_empty and destination._is_in_memory())
+        self._flat = torch.empty(layout.size, dtype=engine.dtype) if self._is_staged else destination._flat()
         self._boxes = engine.geometry.boxes(source.layout)
         self._axis_strides = [mode.leaves()[0][1] for mode in layout]
         self._strides = [() if box is None else box.strides_in(self._axis_strides) for box in self._boxes]
 
     def publish(self) -> Tensor:
         """The compact Tensor, its values in place."""
+        if self._is_staged:
+            self._write_staged()
         if not self._was_empty:
-            self._destination._flat()[: self._flat.numel()].copy_(self._flat)
             self._destination._version += 1
         result = Tensor(self._destination, 0, self._layout)
         if self._recording is not None:
             self._recording.attach(result)
         self._destination._relinquish_ownership(self._owner)
         return result
+
+    def _write_staged(self) -> None:
+        destination, staged = self._destination, self._flat
+        if destination._is_in_memory():
+            destination._flat()[: staged.numel()].copy_(staged)
+        elif self._was_empty:
+            destination._write_runs([(0, staged)])
+        else:
+            before = torch.empty_like(staged)
+            destination._read_runs([(0, before)])
+            try:
+                destination._write_runs([(0, staged)])
+            except BaseException as error:
+                try:
+                    destination._write_runs([(0, before)])
+                except BaseException as e:
+                    error.add_note(f"writing back what the destination held failed too: {e!r}")
+                raise
 
     def abandon(self) -> None:
         """The destination is what it was before."""
@@ -133,13 +158,13 @@ class Target:
     def gather_slot(self, tile: Tile, slot: int, compact: Coordinate) -> None:
         """Copy a primary tile to its place."""
         primary = self._engine.primary
-        if (box := self._box_of(tile)) is not None:
+        if (box := self._box_of(tile)) is not None and primary.is_in_memory:
             self._place(tile, box, compact).copy_(primary.view(slot, box))
         elif (packed := primary.packed(slot)) is not None:
             self.gather_packed(tile, packed, compact)
         else:
             with self._engine.bounce(tile.ordinal) as scratch:
-                self._engine.packed_view(tile.ordinal, scratch).copy_(self._engine.view(slot))
+                primary.read(slot, scratch)
                 self.gather_packed(tile, scratch, compact)
 
     def gather_packed(self, tile: Tile, packed: torch.Tensor, compact: Coordinate) -> None:

@@ -32,7 +32,7 @@ class TileReader:
             source = tensor.detach()
             if source.carrier._is_dependent():
                 source = source.materialize()
-            self._dense = in_mode_dims(values_of(source), source.layout)
+            self._dense = in_mode_dims(values_of(source).cpu(), source.layout)
 
     def written(self) -> set[int]:
         """The ordinals of the tiles that are not zero by declaration, so that they must be read."""

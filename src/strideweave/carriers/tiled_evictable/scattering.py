@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
@@ -136,7 +137,8 @@ class _Result:
         self._recording = recording
         self._compact = compact
         self._places = carrier._geometry.compact(selection.per_axis)
-        self._values = in_mode_dims(values_of(compact), compact.layout)
+        self._values: torch.Tensor | None = None
+        self._one_read = threading.Lock()  # guards _values
         self._before = TilesAsModes(carrier._engine, template.offset, template.layout)
         self._after = TilesAsModes(fresh._engine, template.offset, template.layout)
         self._written: list[tuple[Tile, int]] = []  # guarded by the fresh carrier's lock
@@ -164,7 +166,14 @@ class _Result:
 
     def _part(self, tile: Tile, compact: Coordinate) -> torch.Tensor:
         extents = self._engine.geometry.extents_of(tile.ordinal)
-        return region_of(self._values, self._places.origin(compact), extents)
+        return region_of(self._whole(), self._places.origin(compact), extents)
+
+    def _whole(self) -> torch.Tensor:
+        """The compact values, in memory of the host; read once where no memory shows them."""
+        with self._one_read:
+            if self._values is None:
+                self._values = in_mode_dims(values_of(self._compact).cpu(), self._compact.layout)
+            return self._values
 
     def _put(self, tile: Tile, values: torch.Tensor) -> None:
         engine = self._fresh._engine

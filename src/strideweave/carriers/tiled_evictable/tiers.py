@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 
-from strideweave.carriers.carrier import Carrier, byte_view
+from strideweave.carriers.carrier import Carrier, Run, Scalar, byte_view
 from strideweave.carriers.file_backed import FileBacked
 from strideweave.carriers.tiled_evictable.geometry import Geometry, TileBox
 from strideweave.carriers.tiled_evictable.tile_format import StoreHeader
@@ -17,9 +18,11 @@ from strideweave.io import SlabPool
 
 
 class PrimaryTier(Protocol):
-    """Memory in slots of one tile each. `take` and `give` are called under the carrier's lock."""
+    """Slots of one tile each. `take` and `give` are called under the carrier's lock."""
 
     capacity: int
+    is_in_memory: bool
+    """Whether tiles can be seen where they are: only then `view` works. `run_tiers.py` has those that move them."""
 
     @property
     def free(self) -> int:
@@ -46,12 +49,78 @@ class PrimaryTier(Protocol):
         """The tile in a slot as one run; None when it does not lie in one."""
         ...
 
+    def read(self, slot: int, out: torch.Tensor) -> None:
+        """Fill a packed tile from a slot (outside the lock)."""
+        ...
+
+    def write(self, slot: int, source: torch.Tensor) -> None:
+        """A slot holds a packed tile (outside the lock)."""
+        ...
+
+    def get(self, slot: int, place: int) -> Scalar:
+        """One value of the tile in a slot, by its place in the packed one."""
+        ...
+
+    def set(self, slot: int, place: int, value: Scalar) -> None:
+        """One value of the tile in a slot is another one."""
+        ...
+
     def close(self) -> None:
         """Let go of the memory."""
         ...
 
+    def enter_child(self) -> bool:
+        """In a forked child: whether the slots are empty now, since what was in them is the parent's."""
+        ...
 
-class SlabTier:
+
+class _Memory(ABC):
+    """What can be seen can be copied, and no child shares it."""
+
+    is_in_memory = True
+    _geometry: Geometry
+
+    @abstractmethod
+    def ordinal_of(self, slot: int) -> int:
+        """The tile that a taken slot is for."""
+
+    @abstractmethod
+    def view(self, slot: int, box: TileBox) -> torch.Tensor:
+        """The tile in a slot, one dim per leaf of the box."""
+
+    def read(self, slot: int, out: torch.Tensor) -> None:
+        """Fill a packed tile from a slot."""
+        box = self._box(slot)
+        out.as_strided(box.extents, box.packed, out.storage_offset()).copy_(self.view(slot, box))
+
+    def write(self, slot: int, source: torch.Tensor) -> None:
+        """A slot holds a packed tile."""
+        box = self._box(slot)
+        self.view(slot, box).copy_(source.as_strided(box.extents, box.packed, source.storage_offset()))
+
+    def get(self, slot: int, place: int) -> Scalar:
+        """One value of the tile in a slot, by its place in the packed one."""
+        value: Scalar = self._element(slot, place).item()
+        return value
+
+    def set(self, slot: int, place: int, value: Scalar) -> None:
+        """One value of the tile in a slot is another one."""
+        self._element(slot, place).fill_(value)
+
+    def enter_child(self) -> bool:
+        """A child has memory of its own."""
+        return False
+
+    def _element(self, slot: int, place: int) -> torch.Tensor:
+        box = self._box(slot)
+        index = tuple(place // step % n if n > 1 else 0 for n, step in zip(box.extents, box.packed, strict=True))
+        return self.view(slot, box)[index]
+
+    def _box(self, slot: int) -> TileBox:
+        return self._geometry.own_box(self.ordinal_of(slot))
+
+
+class SlabTier(_Memory):
     """Tiles packed into equal slabs of one mapping: what stays resident is what the budget says, page for page."""
 
     def __init__(self, geometry: Geometry, dtype: torch.dtype, capacity: int) -> None:
@@ -97,7 +166,7 @@ class SlabTier:
         self._pool.close()
 
 
-class InPlaceTier:
+class InPlaceTier(_Memory):
     """Tiles that stay where they lie in a full carrier: its slot number is the tile's number."""
 
     def __init__(self, geometry: Geometry, carrier: Carrier) -> None:
@@ -182,7 +251,7 @@ class SecondaryTier:
             store = self._store if ordinal in self._stored else None
         if store is not None:
             return store._read_runs([(self._geometry.packed_start(ordinal), out)])
-        return self._carrier._read_runs(self._runs(ordinal, out))
+        return self._carrier._read_runs(runs_of(self._geometry, ordinal, out))
 
     def write(self, ordinal: int, source: torch.Tensor) -> int:
         """Keep a packed tile; the bytes written. Errors: RuntimeError in a forked child, and for a read-only store."""
@@ -191,7 +260,7 @@ class SecondaryTier:
             self._require_writable()
             return self.tile_store.write(ordinal, byte_view(source))
         if self._writes_in_place:
-            return self._carrier._write_runs(self._runs(ordinal, source))
+            return self._carrier._write_runs(runs_of(self._geometry, ordinal, source))
         written = self._open_store()._write_runs([(self._geometry.packed_start(ordinal), source)])
         with self._lock:
             self._stored.add(ordinal)
@@ -249,11 +318,13 @@ class SecondaryTier:
                     self._store = self._carrier
             return self._store
 
-    def _runs(self, ordinal: int, packed: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
-        geometry, footprint = self._geometry, self._geometry.footprint(ordinal)
-        if footprint.is_contiguous:
-            return [(geometry.base(ordinal), packed)]
-        return list(zip(geometry.run_starts(ordinal), packed.view(-1, footprint.run_elems).unbind(), strict=True))
+
+def runs_of(geometry: Geometry, ordinal: int, packed: torch.Tensor) -> list[Run]:
+    """The runs of a packed tile, each with the slot of a full carrier where it lies."""
+    footprint = geometry.footprint(ordinal)
+    if footprint.is_contiguous:
+        return [(geometry.base(ordinal), packed)]
+    return list(zip(geometry.run_starts(ordinal), packed.view(-1, footprint.run_elems).unbind(), strict=True))
 
 
 def is_anonymous(carrier: Carrier) -> bool:

@@ -31,14 +31,18 @@ class TilesAsModes:
         self._slowest_first = [[] if box is None else _slowest_first(box) for box in self._boxes]
 
     def of_slot(self, ordinal: int, slot: int) -> torch.Tensor:
-        """The tile in a primary slot: the memory itself where its leaves merge, else a copy; never written through."""
+        """The tile in a primary slot: its memory where there is any and its leaves merge, else a copy.
+
+        Never written through.
+        """
         kind = self._geometry.kind_of(ordinal)
-        if (box := self._boxes[kind]) is not None:
-            return self._merged(kind, self._engine.primary.view(slot, box))
-        packed = self._engine.primary.packed(slot)
+        primary = self._engine.primary
+        if (box := self._boxes[kind]) is not None and primary.is_in_memory:
+            return self._merged(kind, primary.view(slot, box))
+        packed = primary.packed(slot)
         if packed is None:
             packed = torch.empty(self._geometry.elems_of(ordinal), dtype=self._engine.dtype)
-            self._engine.packed_view(ordinal, packed).copy_(self._engine.view(slot))
+            primary.read(slot, packed)
         return self.of_packed(ordinal, packed)
 
     def of_packed(self, ordinal: int, packed: torch.Tensor) -> torch.Tensor:
@@ -52,14 +56,15 @@ class TilesAsModes:
     def put_slot(self, ordinal: int, slot: int, values: torch.Tensor) -> None:
         """A primary slot holds `values` as the tile."""
         kind = self._geometry.kind_of(ordinal)
-        if (box := self._boxes[kind]) is not None:
-            self._engine.primary.view(slot, box).copy_(self._split(kind, box, values))
-        elif (packed := self._engine.primary.packed(slot)) is not None:
+        primary = self._engine.primary
+        if (box := self._boxes[kind]) is not None and primary.is_in_memory:
+            primary.view(slot, box).copy_(self._split(kind, box, values))
+        elif (packed := primary.packed(slot)) is not None:
             self.put_packed(ordinal, packed, values)
         else:
             scratch = torch.empty(self._geometry.elems_of(ordinal), dtype=self._engine.dtype)
             self.put_packed(ordinal, scratch, values)
-            self._engine.view(slot).copy_(self._engine.packed_view(ordinal, scratch))
+            primary.write(slot, scratch)
 
     def put_packed(self, ordinal: int, packed: torch.Tensor, values: torch.Tensor) -> None:
         """The packed tile holds `values`."""
