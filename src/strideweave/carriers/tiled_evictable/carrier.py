@@ -443,7 +443,8 @@ class TiledEvictable(Carrier):
 
     def _materialize(self, tensor: Tensor) -> Tensor:
         every = TileSelection([range(n) for n in self.grid_shape])
-        return self.project(tensor.detach(), every).wait()
+        copy = self.project(tensor.detach(), every).wait()
+        return copy if copy.carrier._is_in_memory() else copy.materialize()
 
     def _selected(self, selection: TileSelection) -> list[tuple[Tile, Coordinate]]:
         """Every selected tile, with its place in the compact grid."""

@@ -23,8 +23,9 @@ from strideweave.io import Priority
 
 if TYPE_CHECKING:
     from strideweave.carriers.tiled_evictable.geometry import Geometry
+    from strideweave.carriers.tiled_evictable.memory_tiers import PrimaryTier
     from strideweave.carriers.tiled_evictable.policy import EvictionOrder
-    from strideweave.carriers.tiled_evictable.tiers import PrimaryTier, SecondaryTier
+    from strideweave.carriers.tiled_evictable.tiers import SecondaryTier
     from strideweave.io import Lanes
 
 Landed: TypeAlias = "Callable[[BaseException | None], None]"

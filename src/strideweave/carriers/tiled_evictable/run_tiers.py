@@ -8,7 +8,8 @@ import torch
 
 from strideweave.carriers.carrier import Carrier, Run, Scalar
 from strideweave.carriers.tiled_evictable.geometry import Geometry, TileBox
-from strideweave.carriers.tiled_evictable.tiers import InPlaceTier, PrimaryTier, SlabTier, runs_of
+from strideweave.carriers.tiled_evictable.memory_tiers import InPlaceTier, PrimaryTier, SlabTier
+from strideweave.carriers.tiled_evictable.tiers import runs_of
 
 _CARRIERS = 64  # slots share carriers beyond this many, since a carrier may be a file or a device extent
 
