@@ -35,6 +35,7 @@ from strideweave.operation.alignment import dense_like
 from support.defined import defined, list_storage, run_storage
 from support.scripted_carrier import ScriptedCarrier
 from support.tiled import Situation, every_tile, locations, situation
+from unit.carriers.test_torch_storage import Elsewhere
 
 SPEC = importlib.util.spec_from_file_location(
     "zstd_carrier", Path(__file__).parents[2] / "examples" / "zstd_carrier.py"
@@ -48,6 +49,7 @@ CLASSES: dict[str, Make] = {
     "listed": lambda n=0, dtype=DType.Float32: LISTED(n, dtype=dtype),
     "runs": lambda n=0, dtype=DType.Float32: RUNS(n, dtype=dtype),
     "generic": lambda n=0, dtype=DType.Float32: Generic([0] * n, dtype=dtype),
+    "device": lambda n=0, dtype=DType.Float32: Elsewhere(n, dtype=dtype),
     "hooks": lambda n=0, dtype=DType.Float32: (
         ScriptedCarrier(torch.zeros(n, dtype=dtype.torch_dtype), dtype=dtype) if n else ScriptedCarrier(dtype=dtype)
     ),
@@ -246,6 +248,25 @@ def test_example_of_compressed_tiles_is_both_tiers() -> None:
     carrier.release()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none")
+def test_cuda_is_a_primary_whose_tiles_go_through_the_host() -> None:
+    carrier, weight = matrix(sw.CUDA(0), full(CLASSES["runs"]), budget=48)
+    weight.requires_grad_()
+    picked = carrier.project(weight, CORNER).wait()
+    assert isinstance(picked.carrier, sw.CUDA)
+    sw.reduce_sum(picked * picked).backward()
+    dense = DENSE.clone().requires_grad_()
+    (region(dense, CORNER, TILE) ** 2).sum().backward()
+    assert weight.grad is not None
+    assert dense.grad is not None
+    assert torch.equal(values_of(weight.grad).cpu(), dense.grad)
+    result = carrier.scatter(picked.detach(), weight, CORNER, "add").wait()
+    assert isinstance(result.carrier, TiledEvictable)
+    again = values_of(result.carrier.project(result, CORNER).wait())
+    assert torch.equal(again, 2 * region(DENSE, CORNER, TILE))
+    carrier.release()
+
+
 # -- slots and what they are made of ---------------------------------------------------------------------------------
 
 
@@ -441,6 +462,10 @@ def scatters(carrier: TiledEvictable, weight: Tensor, script: Script) -> Any:
     return carrier.scatter(script.compact, weight, CORNER, "add").wait(5)  # type: ignore[attr-defined]
 
 
+def fills(carrier: TiledEvictable, weight: Tensor, script: Script) -> Any:
+    return carrier.project(weight, CORNER, script.empty).wait(5)  # type: ignore[attr-defined]
+
+
 def projects_into(carrier: TiledEvictable, weight: Tensor, script: Script) -> Any:
     return carrier.project(weight, CORNER, script.destination).wait(5)  # type: ignore[attr-defined]
 
@@ -451,6 +476,7 @@ CALLS: dict[Any, dict[str, set[str]]] = {
     evicts: {"primary": READS, "secondary": WRITES, "both": READS | WRITES},
     flushes: {"primary": READS, "secondary": WRITES, "both": READS | WRITES},
     projects: {"primary": ALL, "secondary": READS, "both": ALL},
+    fills: {"primary": ALL, "secondary": READS, "both": ALL},
     projects_into: {"primary": ALL, "secondary": READS, "both": ALL},
     scatters: {"primary": ALL, "secondary": ALL - WRITES, "both": ALL},  # the fresh tier has no slots, but is made
 }
@@ -467,7 +493,7 @@ def state(carrier: TiledEvictable) -> Situation:
 
 
 @pytest.mark.parametrize("role", ["primary", "secondary", "both"])
-@pytest.mark.parametrize("request_", [promotes, evicts, flushes, projects, projects_into, scatters])
+@pytest.mark.parametrize("request_", [promotes, evicts, flushes, projects, fills, projects_into, scatters])
 def test_fault_at_every_call_leaves_values_and_owners_as_they_were(request_: Any, role: str) -> None:
     seen: set[str | None] = set()
     for nth in range(1, 200):
@@ -484,7 +510,9 @@ def test_fault_at_every_call_leaves_values_and_owners_as_they_were(request_: Any
         script.compact = on(one, given)  # type: ignore[attr-defined]
         script.destination = one(20)  # type: ignore[attr-defined]
         script.destination._write_runs([(0, torch.full((20,), 7.0))])  # type: ignore[attr-defined]
-        before, compute = state(carrier), (script.compact.carrier, script.destination)  # type: ignore[attr-defined]
+        script.empty = one()  # type: ignore[attr-defined]
+        compute = script.compact.carrier, script.destination, script.empty  # type: ignore[attr-defined]
+        before = state(carrier)
         script.left = nth
         try:
             request_(carrier, weight, script)
@@ -502,10 +530,11 @@ def test_fault_at_every_call_leaves_values_and_owners_as_they_were(request_: Any
         assert carrier.version == 2
         assert not any(c.is_owned() for c in compute)
         assert script.destination.values.tolist() == [7.0] * 20  # type: ignore[attr-defined]
+        assert script.empty.size() == 0  # type: ignore[attr-defined]
         assert carrier.statistics().pinned_tiles == 0
         assert [carrier[k] for k in range(35)] == dense.reshape(-1).tolist()
         result = request_(carrier, weight, script)
-        if request_ in (projects, projects_into):
+        if request_ in (projects, fills, projects_into):
             assert torch.equal(values_of(result), region(dense, CORNER, TILE))
         if request_ is scatters:
             found = values_of(result.carrier.project(result, CORNER).wait())
