@@ -41,8 +41,8 @@ class TiledEvictable(Carrier):
     read where it lies (a checkpoint is never copied), a full primary starts with every tile in memory. An empty one is
     allocated as tiles need it. The Tensor over this carrier keeps its shape, Layout and values whatever moves.
 
-    Where the values of `primary` are not in memory (a class with a definition, a device), tiles are moved there and back;
-    all works but `borrow` and `stream`, which need memory.
+    Where the values of `primary` are not in memory (a class with a definition, a device), tiles are moved there and
+    back; all works but `borrow` and `stream`, which need memory.
 
     Shapes: logical extent per axis = grid x tile, or `shape` where that is less: then the last tile along the axis has
     the coordinates that are left. `layout` is the slot Layout of that shape, first mode fastest unless given;
@@ -543,17 +543,16 @@ class TiledEvictable(Carrier):
             engine.require_valid([tile], "write")
             self._require_unpinned(tile)
         use = Use(engine, "write", f"tile {coordinate}")
-        with closing(use):
-            with engine.guard:
-                use.want([tile])
-                use.hold(tile)
-                assert tile.slot is not None
-                # A flush, or a projection, may have begun to read it meanwhile; none begins under the lock.
-                self._require_unpinned(tile, own=1)
-                engine.primary.set(tile.slot, place, number)
-                tile.dirty = True
-                tile.implicit = False
-                self._version += 1
+        with closing(use), engine.guard:
+            use.want([tile])
+            use.hold(tile)
+            assert tile.slot is not None
+            # A flush, or a projection, may have begun to read it meanwhile; none begins under the lock.
+            self._require_unpinned(tile, own=1)
+            engine.primary.set(tile.slot, place, number)
+            tile.dirty = True
+            tile.implicit = False
+            self._version += 1
 
     def _require_unpinned(self, tile: Tile, *, own: int = 0) -> None:
         if tile.pins > own:
