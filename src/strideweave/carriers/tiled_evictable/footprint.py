@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -160,6 +161,11 @@ class Footprint:
         """Where slots that lie `offsets` above the lowest one stand in the packed tile."""
         # A dense layout is a mixed-radix number: every leaf is one digit of the slot, or the lower part of one.
         return sum((offsets // d % radix * packed for d, radix, packed in self._digits), start=np.zeros_like(offsets))
+
+
+def footprints_of(cuts: Sequence[Cut]) -> tuple[Footprint, ...]:
+    """One for each kind of tile, the first axis fastest."""
+    return tuple(Footprint(spans[::-1]) for spans in product(*(axis.spans for axis in reversed(cuts))))
 
 
 def sums(leaves: Sequence[Leaf]) -> Slots:

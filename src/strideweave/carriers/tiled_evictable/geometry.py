@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import accumulate, product
+from functools import cached_property
+from itertools import accumulate
 from operator import mul
 
 import numpy as np
 
+from strideweave.carriers.tiled_evictable.boxes import TileBox, boxes_of
 from strideweave.carriers.tiled_evictable.compatibility import incompatibility
-from strideweave.carriers.tiled_evictable.footprint import Cut, Footprint, Slots, cut, outer_sum, sums
+from strideweave.carriers.tiled_evictable.footprint import Cut, Footprint, Slots, cut, footprints_of, outer_sum, sums
 from strideweave.carriers.tiled_evictable.selection import Coordinate
 from strideweave.layout import Layout
-
-_CACHED_LAYOUTS = 64
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Geometry:
                 f"cannot tile with {layout!r} and tile_shape {tile}: {str(e).removesuffix('.')}. Use other tiles, or "
                 "another layout."
             ) from e
-        return cls(grid, tile, logical, layout, _footprints(cuts), cuts)
+        return cls(grid, tile, logical, layout, footprints_of(cuts), cuts)
 
     @cached_property
     def tiles(self) -> int:
@@ -219,11 +218,11 @@ class Geometry:
 
     def boxes(self, layout: Layout) -> tuple[TileBox | None, ...]:
         """For every kind, a tile of a compatible Tensor as a strided box; None when only `order` can say it."""
-        return _boxes(self, layout)
+        return boxes_of(self, layout)
 
     def box(self, layout: Layout, ordinal: int) -> TileBox | None:
         """A tile of a compatible Tensor as a strided box; None when only `order` can say it."""
-        return _boxes(self, layout)[self.kind_of(ordinal)]
+        return boxes_of(self, layout)[self.kind_of(ordinal)]
 
     def own_box(self, ordinal: int) -> TileBox:
         """A tile of the carrier's own layout, which is a box by construction."""
@@ -254,59 +253,6 @@ class Compact:
     def origin(self, place: Coordinate) -> tuple[int, ...]:
         """The compact coordinate at which the tile at a place of the compact grid begins."""
         return tuple(starts[c] for starts, c in zip(self.starts, place, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class TileBox:
-    """The values of a tile as nested steps: one leaf per entry, first axis first and its first leaf fastest."""
-
-    extents: tuple[int, ...]
-    axes: tuple[int, ...]
-    """The axis that each leaf belongs to."""
-    steps: tuple[int, ...]
-    """How far each leaf moves the logical coordinate of its axis."""
-    slots: tuple[int, ...]
-    """Strides where the tile lies in the flat extent."""
-    packed: tuple[int, ...]
-    """Strides where the tile lies packed."""
-
-    def strides_in(self, axis_strides: Sequence[int]) -> tuple[int, ...]:
-        """Strides of the same box inside a dense tensor whose axes have these strides."""
-        return tuple(axis_strides[a] * step for a, step in zip(self.axes, self.steps, strict=True))
-
-
-@lru_cache(maxsize=_CACHED_LAYOUTS)
-def _boxes(geometry: Geometry, layout: Layout) -> tuple[TileBox | None, ...]:
-    own = layout == geometry.layout
-    try:
-        found = (
-            geometry.footprints if own else _footprints([cut(layout[k], t) for k, t in enumerate(geometry.tile_shape)])
-        )
-    except ValueError:
-        return (None,) * len(geometry.footprints)
-    return tuple(_box(footprint, box, is_own=own) for footprint, box in zip(geometry.footprints, found, strict=True))
-
-
-def _box(footprint: Footprint, found: Footprint, *, is_own: bool) -> TileBox | None:
-    """The box of the leaves `found` that a Tensor has within tiles of this footprint."""
-    axes, steps = list[int](), list[int]()
-    for axis, span in enumerate(found.spans):
-        axes.extend(axis for _ in span.leaves)
-        steps.extend(accumulate((1, *(n for n, _ in span.leaves[:-1])), mul))
-    extents, slots = tuple(n for n, _ in found.leaves), tuple(d for _, d in found.leaves)
-    if is_own:
-        packed = footprint.packed_strides
-    else:
-        packed = tuple(footprint.places(np.array(slots, dtype=np.int64)).tolist())
-        wanted = footprint.places(sums(found.leaves))
-        if not np.array_equal(sums(list(zip(extents, packed, strict=True))), wanted):
-            return None
-    return TileBox(extents, tuple(axes), tuple(steps), slots, packed)
-
-
-def _footprints(cuts: Sequence[Cut]) -> tuple[Footprint, ...]:
-    """One for each kind of tile, the first axis fastest."""
-    return tuple(Footprint(spans[::-1]) for spans in product(*(axis.spans for axis in reversed(cuts))))
 
 
 def _logical(shape: Iterable[int], grid: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:

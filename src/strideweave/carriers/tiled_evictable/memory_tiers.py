@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 
 from strideweave.carriers.carrier import Carrier, Scalar
-from strideweave.carriers.tiled_evictable.geometry import Geometry, TileBox
+from strideweave.carriers.tiled_evictable.boxes import TileBox
+from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.io import SlabPool
 
 

@@ -20,7 +20,8 @@ from strideweave.layout import Layout, Shape, Stride
 from strideweave.tensor import Tensor
 
 if TYPE_CHECKING:
-    from strideweave.carriers.tiled_evictable.geometry import Compact, TileBox
+    from strideweave.carriers.tiled_evictable.boxes import TileBox
+    from strideweave.carriers.tiled_evictable.geometry import Compact
     from strideweave.carriers.tiled_evictable.gradients import Recording
 
 _GATHER_NBYTES = 8 * 2**20  # tiles that are there already are copied in jobs of about this size

@@ -7,7 +7,8 @@ from typing import NoReturn
 import torch
 
 from strideweave.carriers.carrier import Carrier, Run, Scalar
-from strideweave.carriers.tiled_evictable.geometry import Geometry, TileBox
+from strideweave.carriers.tiled_evictable.boxes import TileBox
+from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.memory_tiers import InPlaceTier, PrimaryTier, SlabTier
 from strideweave.carriers.tiled_evictable.tiers import runs_of
 

@@ -7,8 +7,8 @@ from itertools import groupby
 
 import torch
 
+from strideweave.carriers.tiled_evictable.boxes import TileBox
 from strideweave.carriers.tiled_evictable.engine import Engine
-from strideweave.carriers.tiled_evictable.geometry import TileBox
 from strideweave.layout import Layout
 
 
