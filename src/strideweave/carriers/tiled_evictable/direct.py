@@ -325,38 +325,40 @@ def extents_of(invocation: ResolvedInvocation, symbols: Sequence[Symbols]) -> Re
     return whole
 
 
+def _relu(x: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    return torch.clamp_min(x, 0, out=out)
+
+
 _DIRECT: Final[dict[str, Callable[..., torch.Tensor]]] = {
     "add": torch.add,
     "elementwise_mul": torch.mul,
     "mul": torch.mul,
+    "relu": _relu,
 }
+"""What torch computes straight into its place, where operands have the dtype of the result."""
 
 
 def _pointwise(
     invocation: ResolvedInvocation, streams: Streams, symbols: Sequence[Symbols], result: torch.Tensor
 ) -> None:
-    """Every region of the result is computed once, by the central operation, and put in its place."""
+    """Every region of the result is computed once and put in its place."""
     operands = invocation.operands
     tensors = [k for k, operand in enumerate(operands) if isinstance(operand, Tensor)]
     sources = [streams.source(operands[k], symbols[k]) for k in tensors]
     lead = len(symbols[-1])
-    direct = _DIRECT.get(invocation.name)
-    is_plain = (
-        len(tensors) == 2 and direct is not None and result.dtype not in _NARROW - {torch.bfloat16, torch.float16}
-    )
+    is_plain = result.dtype.itemsize > 1 and all(operands[k].dtype() is invocation.results[0].dtype for k in tensors)
     for here, parts in blocks(extents_of(invocation, symbols), sources):
         origin, extents = zip(*(here[s] for s in range(lead)), strict=True) if lead else ((), ())
         target = region_of(result, origin, [e - b for b, e in zip(origin, extents, strict=True)])
-        aligned = [_spread_out(part, symbols[k], lead) for k, part in zip(tensors, parts, strict=True)]
-        if is_plain and all(part.dtype == result.dtype for part in aligned):
-            assert direct is not None
-            direct(*aligned, out=target)
-            continue
         given = list(operands)
-        for k, part in zip(tensors, aligned, strict=True):
-            given[k] = from_torch(part)
-        made = invocation.call.definition(*given, **invocation.options)
-        target.copy_(values_of(made))
+        for k, part in zip(tensors, parts, strict=True):
+            given[k] = _spread_out(part, symbols[k], lead)
+        if is_plain:
+            _DIRECT[invocation.name](*given, out=target)
+            continue
+        for k in tensors:
+            given[k] = from_torch(given[k])
+        target.copy_(values_of(invocation.call.definition(*given, **invocation.options)))
 
 
 def _spread_out(part: torch.Tensor, symbols: Symbols, lead: int) -> torch.Tensor:
