@@ -1,7 +1,6 @@
 """StrideWeave: cut the tensor, keep the tiles wherever there is room, touch only what a step needs."""
 
 from strideweave import friendly, functional, nn
-from strideweave.autograd import grad, is_grad_enabled, no_grad, set_grad_enabled
 from strideweave.carriers import (
     CPU,
     CUDA,
@@ -29,14 +28,16 @@ from strideweave.carriers.extension import (
     register_carrier_definition,
     register_kernel_pack,
 )
-from strideweave.carriers.move import move, move_async
 from strideweave.carriers.tiled_evictable import (
+    LFU,
     LRU,
     AwaitProjection,
     AwaitResidency,
     BudgetExceeded,
+    Pinned,
     ResidencyPlan,
     ResidencyPolicy,
+    Schedule,
     TiledEvictable,
     TileSelection,
     TileSet,
@@ -70,7 +71,6 @@ from strideweave.operation import (
     ResultSpec,
     define_operation,
 )
-from strideweave.profiler import profile
 from strideweave.tensor import Tensor, creation, from_dlpack, from_numpy, from_torch
 from strideweave.tensor.creation import *  # noqa: F403  (last: `tensor` is a function from here on)
 
@@ -79,6 +79,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CPU",
     "CUDA",
+    "LFU",
     "LRU",
     "NON_DIFFERENTIABLE",
     "REQUIRED",
@@ -114,11 +115,13 @@ __all__ = [
     "Parameter",
     "Permutation",
     "Piece",
+    "Pinned",
     "Product",
     "ProviderContractError",
     "ResidencyPlan",
     "ResidencyPolicy",
     "ResultSpec",
+    "Schedule",
     "Shape",
     "StorageProvider",
     "Stride",
@@ -139,16 +142,9 @@ __all__ = [
     "from_numpy",
     "from_torch",
     "functional",
-    "grad",
-    "is_grad_enabled",
-    "move",
-    "move_async",
     "nn",
-    "no_grad",
-    "profile",
     "register_carrier_definition",
     "register_kernel_pack",
-    "set_grad_enabled",
 ]
 __all__ += creation.__all__
 __all__ += functional.__all__

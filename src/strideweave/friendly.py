@@ -1,4 +1,8 @@
-"""Tensors on CPU carriers, made and read in few words; see `strideweave.tensor.creation` for the order of values."""
+"""Tensors on CPU carriers, made and read in few words.
+
+What is made of extents has the first mode fastest and is Float32. `tensor` takes order and dtype from its values, as
+PyTorch does: pass `layout=column_major(...)` and `dtype=` for the others.
+"""
 
 from strideweave.operation.functional.reductions import reduce_mean as mean
 from strideweave.operation.functional.reductions import reduce_sum as sum

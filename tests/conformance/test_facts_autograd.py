@@ -154,3 +154,14 @@ def test_grad_takes_its_cotangents_by_place_and_leaves_grad_alone() -> None:
     assert gradient is not None
     assert sw.to_list(gradient) == [2.0, 40.0]
     assert x.grad is kept
+
+
+def test_node_remembers_the_versions_of_its_inputs_and_its_backward_makes_no_nodes() -> None:
+    x, y = sw.tensor([2.0], requires_grad=True), sw.tensor([3.0])
+    y.carrier[y.offset] = 5.0
+    node = (x + y).autograd_ctx
+    y.carrier[y.offset] = 6.0
+    assert node.input_versions() == (0, 1)
+    first, second = (x * x).autograd_ctx.backward(sw.ones(1).requires_grad_())
+    assert not first.requires_grad
+    assert (first.autograd_ctx, second.autograd_ctx) == (None, None)

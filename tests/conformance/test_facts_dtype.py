@@ -12,12 +12,16 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from strideweave import CPU, Carrier, DType, FileBacked, Generic, Layout, Tensor
 from strideweave.carriers.dtype import accepts_storage_dtype, storage_zero
+from strideweave.carriers.extension import CarrierDefinition, register_carrier_definition
 from strideweave.dtype import DTypeCategory, StorageDType
+from support.defined import list_storage
 
 CATEGORIES = (DType.Any, DType.Floating, DType.Integer)
 FLOATING = ["Float64", "Float32", "BFloat16", "Float16", "E4M3", "E5M2"]
@@ -48,9 +52,40 @@ def test_category_is_one_object_and_no_storage_dtype(category: DTypeCategory) ->
     assert not category.is_subtype_of(DType.Float32)
     with pytest.raises(LookupError, match=category.name):
         DType.from_name(category.name)
-    for carrier in (CPU(1), Generic([0], dtype=DType.Bool)):
+
+
+@pytest.mark.parametrize("category", CATEGORIES, ids=lambda c: c.name)
+def test_carriers_store_no_category_and_nothing_that_is_no_dtype(category: DTypeCategory, tmp_path: Path) -> None:
+    path = tmp_path / "values"
+    path.write_bytes(bytes(8))
+    bad: Any = category
+    junk: Any = "Float32"
+    makers: list[Callable[[Any], Carrier]] = [
+        lambda dtype: CPU(1, dtype=dtype),
+        lambda dtype: Generic([0], dtype=dtype),
+        lambda dtype: FileBacked(dtype=dtype),
+        lambda dtype: FileBacked.open(path, dtype=dtype),
+    ]
+    for carrier in (CPU(1), Generic([0], dtype=DType.Bool), FileBacked(size=1)):
+        assert not carrier.supports_storage_dtype(category)
+        makers.append(lambda dtype, carrier=carrier: carrier.allocate_like(1, dtype=dtype))  # type: ignore[misc]
+        makers.append(lambda dtype, carrier=carrier: carrier.new_like([1], dtype=dtype))  # type: ignore[misc]
+    for make in makers:
+        with pytest.raises(ValueError, match="Float64, Float32"):
+            make(bad)
         with pytest.raises(TypeError, match="dtype must be a DType"):
-            carrier.allocate_like(1, dtype=category)  # type: ignore[arg-type]
+            make(junk)
+
+
+def test_defined_class_allocates_like_itself_in_the_dtype_that_is_asked_for() -> None:
+    class Shelf(Carrier):
+        values: list[float]
+
+    register_carrier_definition(Shelf, CarrierDefinition(list_storage()))
+    carrier = Shelf(2, dtype=DType.Float32)
+    other = carrier.allocate_like(3, dtype=DType.Int16)
+    assert (type(other), other.dtype(), other.size()) == (Shelf, DType.Int16, 3)
+    assert carrier.allocate_like(1).dtype() is DType.Float32
 
 
 def test_any_is_above_every_category_and_of_none() -> None:

@@ -22,7 +22,7 @@ from strideweave.carriers.slots import (
     slot_value,
     validate_storage_dtype,
 )
-from strideweave.dtype import DType, StorageDType
+from strideweave.dtype import DType, DTypeCategory, StorageDType
 
 __all__ = [
     "RELEASE",
@@ -232,7 +232,9 @@ class Carrier(ABC):  # noqa: B024  # subclasses have abstract methods of their o
         return self._released
 
     def supports_storage_dtype(self, dtype: StorageDType) -> bool:
-        """Whether this class can store `dtype`. Errors: TypeError for what is no storage dtype."""
+        """Whether this class can store `dtype`, which a category of dtypes never is. Errors: TypeError for no DType."""
+        if isinstance(dtype, DTypeCategory):
+            return False
         if not isinstance(dtype, StorageDType):
             raise TypeError(
                 f"cannot ask {type(self).__name__} about {dtype!r}: storage dtype must be a DType. "
@@ -357,7 +359,8 @@ class Carrier(ABC):  # noqa: B024  # subclasses have abstract methods of their o
         self, values: Iterable[Scalar | None], *, mutable: bool = True, dtype: StorageDType | None = None
     ) -> Carrier:
         """A fresh carrier of this class that holds `values`; None becomes zero."""
-        chosen = dtype or self._dtype
+        chosen = self._dtype if dtype is None else dtype
+        validate_storage_dtype(chosen, carrier=type(self).__name__, accepted=DType.registered())
         flat = flat_values([0 if v is None else v for v in values], chosen)
         fresh = self.allocate_like(flat.numel(), mutable=mutable, dtype=chosen, empty=True)
         if flat.numel():

@@ -9,7 +9,7 @@ from typing import final
 
 import torch
 
-from strideweave.carriers.carrier import Carrier, Run, byte_view, require_size
+from strideweave.carriers.carrier import Carrier, Run, byte_view, require_size, validate_storage_dtype
 from strideweave.dtype import DType, StorageDType
 from strideweave.io import WritableFile
 
@@ -65,7 +65,8 @@ class FileBacked(Carrier):
     ) -> FileBacked:
         """The carrier over a file that is there already; `size` defaults to all that follows the offset.
 
-        Errors: FileNotFoundError; ValueError when the file is too short or not a whole number of slots.
+        Errors: FileNotFoundError; TypeError for no DType; ValueError when the file is too short or not a whole number
+        of slots.
 
         >>> import tempfile, pathlib
         >>> from strideweave import DType, FileBacked
@@ -76,6 +77,7 @@ class FileBacked(Carrier):
         ...     [f[0], f[1]]
         [1, 2]
         """
+        validate_storage_dtype(dtype, carrier="FileBacked carrier", accepted=cls.accepted_dtypes)
         file_nbytes = Path(path).stat().st_size
         available = file_nbytes - require_size(offset_nbytes, what="a FileBacked carrier at an offset")
         chosen = available // dtype.itemsize if size is None else require_size(size, what="a FileBacked carrier")

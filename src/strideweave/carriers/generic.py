@@ -45,7 +45,8 @@ class Generic(Carrier):
     def set_value(self, index: int, value: Scalar) -> None:
         """Write one slot, as the dtype holds it, and advance the version once."""
         self._require_writable("write")
-        self._values[self._slot(index)] = _normalised(value, self._dtype)
+        slot = self._slot(index)
+        self._values[slot] = _normalised(value, self._dtype)
         self._version += 1
 
     def new_like(

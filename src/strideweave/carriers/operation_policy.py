@@ -12,9 +12,21 @@ from strideweave.carriers.generic import Generic
 from strideweave.dtype import DType, StorageDType
 from strideweave.layout import Layout
 from strideweave.operation.definition import OperationDefinition, definitions, find
-from strideweave.operation.plan import OperationPlan
+from strideweave.operation.plan import Accumulation, Arithmetic, OperandPlan, OperandRole, OperationPlan
 from strideweave.operation.schema import REQUIRED, OperandKind
 from strideweave.tensor.tensor import Tensor
+
+__all__ = [
+    "Accumulation",
+    "Arithmetic",
+    "OperandPlan",
+    "OperandRole",
+    "OperationPlan",
+    "operation_execution_options",
+    "registered_operations",
+    "resolvable_plans",
+    "resolve_operation_plan",
+]
 
 Operand: TypeAlias = "StorageDType | type[int] | type[float] | type[bool]"
 
@@ -62,7 +74,9 @@ def resolve_operation_plan(
     if accumulator_dtype is not None:
         if all(spec.name != "accumulator_dtype" for spec in definition.schema.options):
             raise TypeError(
-                f"cannot plan {name} with an accumulator of {accumulator_dtype!r}: it adds nothing up. Leave it out."
+                f"cannot plan {name} with an accumulator of {accumulator_dtype!r}: it has no accumulator dtype. "
+                "Operations that add up take one, such as reduce_sum. "
+                "Leave it out."
             )
         given["accumulator_dtype"] = accumulator_dtype
     return _resolved(definition, operands, given)
@@ -105,7 +119,8 @@ def operation_execution_options(name: str, *, accumulator_dtype: StorageDType | 
     takes = any(spec.name == "accumulator_dtype" for spec in find(name).schema.options)
     if accumulator_dtype is not None and not takes:
         raise TypeError(
-            f"cannot run {name} with an accumulator of {accumulator_dtype!r}: it adds nothing up. Leave it out."
+            f"cannot run {name} with an accumulator of {accumulator_dtype!r}: it has no accumulator dtype. "
+            "Operations that add up take one, such as reduce_sum. Leave it out."
         )
     return {"accumulator_dtype": accumulator_dtype} if takes else {}
 

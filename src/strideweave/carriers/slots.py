@@ -8,21 +8,21 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from strideweave.dtype import DType, StorageDType
+from strideweave.dtype import DType, DTypeCategory, StorageDType
 
 Scalar: TypeAlias = float | int | bool
 Run: TypeAlias = tuple[int, torch.Tensor]
 
 
 def validate_storage_dtype(dtype: StorageDType, *, carrier: str, accepted: Sequence[StorageDType]) -> StorageDType:
-    """`dtype` itself. Errors: TypeError for what is no storage dtype, ValueError for one not accepted.
+    """`dtype` itself. Errors: TypeError for what is no DType, ValueError for one not accepted, or a category.
 
     >>> from strideweave import DType
     >>> from strideweave.carriers.dtype import validate_storage_dtype
     >>> validate_storage_dtype(DType.Int8, carrier="Bits", accepted=[DType.Int8, DType.Bool])
     DType.Int8
     """
-    if not isinstance(dtype, StorageDType):
+    if not isinstance(dtype, StorageDType | DTypeCategory):
         raise TypeError(
             f"cannot make a {carrier} of {dtype!r}: dtype must be a DType. Pass one such as DType.BFloat16."
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from strideweave.carriers.carrier import Carrier
 from strideweave.operation.call import ProviderContractError, ResolvedInvocation, VJPContext
+from strideweave.tensor.grad_mode import no_grad
 from strideweave.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Operation:
     __slots__ = (
         "_definition",
         "_dispatch_carrier_class",
+        "_input_versions",
         "_needs",
         "_output_versions",
         "_outputs",
@@ -44,6 +46,7 @@ class Operation:
         self._output_versions: tuple[object, ...] = ()
         self._needs: tuple[bool, ...] = ()
         self._versions: tuple[object, ...] = ()
+        self._input_versions: tuple[int, ...] = ()
         self.ctx: dict[str, Any] = {}
         """Room for whoever defines a gradient."""
 
@@ -66,14 +69,16 @@ class Operation:
         self._output_versions = tuple(output._carrier._content_token() for output in outputs)
         operands = invocation.call.operands
         self._versions = tuple(operands[k].carrier._content_token() for k in invocation.saved_operands)
+        self._input_versions = tuple(o._carrier._version for o in operands if isinstance(o, Tensor))
 
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensor operands, in order."""
         return tuple(o for o in self._live().call.operands if isinstance(o, Tensor))
 
     def input_versions(self) -> tuple[int, ...]:
-        """The version that each tensor operand's carrier has now."""
-        return tuple(o.version for o in self.inputs())
+        """The version that the carrier of each tensor operand had when the call happened."""
+        self._live()
+        return self._input_versions
 
     def check_versions(self) -> None:
         """Nothing, when every saved operand is as it was. Errors: RuntimeError ("modified in-place")."""
@@ -108,7 +113,8 @@ class Operation:
 
         Errors: RuntimeError for a saved operand that changed, or a graph that was freed.
         """
-        entries = self._gradients(*cotangents)
+        with no_grad():
+            entries = self._gradients(*cotangents)
         operands = self._live().call.operands
         return tuple(e for e, o in zip(entries, operands, strict=True) if isinstance(o, Tensor))
 

@@ -49,7 +49,7 @@ def _best(x: torch.Tensor, k: int, dim: int, *, largest: bool) -> tuple[torch.Te
 
 def _first_sorted(x: torch.Tensor, k: int, dim: int, *, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
     values, indices = x.sort(dim=dim, descending=largest, stable=True)
-    return values.narrow(dim, 0, k).contiguous(), indices.narrow(dim, 0, k).contiguous()
+    return torch.narrow_copy(values, dim, 0, k), torch.narrow_copy(indices, dim, 0, k)
 
 
 def _best_of_equals(
