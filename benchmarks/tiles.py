@@ -28,7 +28,9 @@ from typing import Any
 import torch
 
 import strideweave as sw
-from strideweave.carriers.tiled_evictable.geometry import Geometry, _box, _incompatibility
+from strideweave.carriers.tiled_evictable.boxes import boxes_of
+from strideweave.carriers.tiled_evictable.compatibility import incompatibility
+from strideweave.carriers.tiled_evictable.geometry import Geometry
 
 RETURN_RATIO_LIMIT = 2.0
 """The slowest return over the fastest: 1 where the bytes of a tile cost nothing."""
@@ -36,6 +38,8 @@ COPY_RATIO_LIMIT = 1.3
 FOOTPRINT_LIMIT_MS = 1.0
 OVERHEAD_LIMIT_US = 60.0
 _TILES_PER_RETURN = 4
+_CACHES_NBYTES = 2**25
+"""More than the caches of a core have."""
 
 Work = Callable[[], object]
 
@@ -53,7 +57,7 @@ class Size:
     overhead_rounds: int
 
 
-FULL = Size((2**10, 2**15, 2**20, 2**23, 2**26), 40, 128, (1536, 3072), 15, (64, 512, 4096), 7)
+FULL = Size((2**10, 2**15, 2**20, 2**23, 2**26), 15, 128, (1536, 3072), 15, (64, 512, 4096), 7)
 QUICK = Size((2**10, 2**18, 2**22), 10, 32, (512, 768), 5, (64, 512), 3)
 
 
@@ -88,8 +92,10 @@ def in_tiles(values: torch.Tensor, tiles: int, *, where: str, budget: int | None
 def measure_returns(size: Size) -> list[dict[str, Any]]:
     """One row for each request and place. Units: microseconds until the handle is there."""
     best: dict[str, dict[int, float]] = {}
+    other = torch.zeros(_CACHES_NBYTES // 4)
 
     def note(name: str, nbytes: int, request: Callable[[], sw.AwaitResult[Any]]) -> None:
+        other.add_(1.0)  # copies of large tiles leave nothing in the caches for what follows; so must small ones
         began = time.perf_counter()
         handle = request()
         took_us = (time.perf_counter() - began) * 1e6
@@ -101,11 +107,10 @@ def measure_returns(size: Size) -> list[dict[str, Any]]:
     selection = sw.TileSelection([range(_TILES_PER_RETURN)])
     for nbytes in size.return_tile_nbytes:
         values = torch.ones(_TILES_PER_RETURN * nbytes // 4)
-        rounds = max(5, min(size.return_rounds, 2**29 // nbytes))
         for where in ("slots", "memory", "disk"):
             with in_tiles(values, _TILES_PER_RETURN, where=where) as tensor:
                 carrier = tensor.carrier
-                for _ in range(rounds):
+                for _ in range(size.return_rounds):
                     if where == "slots":
                         note("project, in primary", nbytes, lambda c=carrier, t=tensor: c.project(t, selection))
                         continue
@@ -168,9 +173,8 @@ def measure_copies(size: Size) -> list[dict[str, Any]]:
         "project and its gradient": (gradient, "index_select, zeros, index_add"),
     }
     times: dict[str, list[float]] = {name: [] for name in work}
-    for name, (once, _) in work.items():
+    for once, _ in work.values():
         once()  # the first time pays for caches and threads
-        assert name
     for _ in range(size.copy_rounds):
         for name, (once, _) in work.items():
             times[name].append(seconds(once))
@@ -212,9 +216,9 @@ def measure_footprints(size: Size) -> list[dict[str, Any]]:
     for name, layout in footprint_layouts().items():
         first = cached = float("inf")
         for _ in range(size.overhead_rounds):
-            _incompatibility.cache_clear()
-            _box.cache_clear()
-            first = min(first, seconds(lambda at=layout: (geometry.require_compatible(0, at), geometry.box(at))))
+            incompatibility.cache_clear()
+            boxes_of.cache_clear()
+            first = min(first, seconds(lambda at=layout: (geometry.require_compatible(0, at), boxes_of(geometry, at))))
             again = seconds(lambda at=layout: [geometry.require_compatible(0, at) for _ in range(1000)])
             cached = min(cached, again / 1000)
         lines.append({"layout": name, "first_ms": first * 1e3, "cached_us": cached * 1e6})
