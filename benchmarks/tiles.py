@@ -38,8 +38,9 @@ COPY_RATIO_LIMIT = 1.3
 FOOTPRINT_LIMIT_MS = 1.0
 OVERHEAD_LIMIT_US = 60.0
 _TILES_PER_RETURN = 4
-_CACHES_NBYTES = 2**25
+_CACHES_NBYTES = 2**26
 """More than the caches of a core have."""
+_PAUSE_S = 0.01
 
 Work = Callable[[], object]
 
@@ -95,7 +96,9 @@ def measure_returns(size: Size) -> list[dict[str, Any]]:
     other = torch.zeros(_CACHES_NBYTES // 4)
 
     def note(name: str, nbytes: int, request: Callable[[], sw.AwaitResult[Any]]) -> None:
-        other.add_(1.0)  # copies of large tiles leave nothing in the caches for what follows; so must small ones
+        # Copies of large tiles leave nothing in the caches for what follows, and cores that sleep; so must small ones.
+        other.add_(1.0)
+        time.sleep(_PAUSE_S)
         began = time.perf_counter()
         handle = request()
         took_us = (time.perf_counter() - began) * 1e6
