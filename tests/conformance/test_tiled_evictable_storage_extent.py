@@ -148,7 +148,8 @@ class TestTiledEvictableOwnsOneFlatLogicalStorageExtent:
         carrier.release()
 
     @pytest.mark.parametrize(
-        "name", ["TiledEvictable", "TileSelection", "TileSet", "ResidencyPlan", "TiledResidencyFacet"]
+        "name",
+        ["TiledEvictable", "TileSelection", "TileSet", "ResidencyPlan", "TiledResidencyFacet", "AwaitResidency"],
     )
     def test_name_is_importable_from_both_places(self, name: str) -> None:
         assert getattr(strideweave, name) is getattr(tiled_evictable, name)

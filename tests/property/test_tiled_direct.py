@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strideweave as sw
-from property.test_geometry import grid
+from property.test_geometry import geometries, grid
+from property.test_ragged import ragged_geometries
 from property.test_tiled_autograd import layouts
 from strideweave import CPU, DType, Layout, Shape, Tensor, TiledEvictable, TileSet
+from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.dtype import StorageDType
 from strideweave.operation.alignment import strides_dense
 from support.direct import Recorded
@@ -29,11 +31,17 @@ TOLERANCE = {DType.Float32: 1e-4, DType.Float64: 1e-10, DType.BFloat16: 4e-2, DT
 class Kind:
     """How a carrier is tiled, apart from what it holds and where."""
 
-    own: Layout
+    geometry: Geometry
     layout: Layout
-    grid_shape: tuple[int, ...]
-    tile_shape: tuple[int, ...]
     dtype: StorageDType
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        return self.geometry.grid_shape
+
+    @property
+    def tile_shape(self) -> tuple[int, ...]:
+        return self.geometry.tile_shape
 
     @property
     def shape(self) -> Shape:
@@ -46,15 +54,16 @@ class Kind:
 
 @st.composite
 def kinds(draw: st.DrawFn, dtypes: list[StorageDType]) -> Kind:
-    return Kind(*draw(layouts()), draw(st.sampled_from(dtypes)))
+    return Kind(*draw(layouts(st.one_of(geometries(), ragged_geometries()))), draw(st.sampled_from(dtypes)))
 
 
 @st.composite
 def flat_kinds(draw: st.DrawFn, sizes: list[int], dtype: StorageDType) -> Kind:
-    """Any tiling of these extents without nested modes, in either order."""
-    tile = [draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0])) for n in sizes]
+    """Any tiling of these extents without nested modes, in either order; the last tile of an axis may be smaller."""
+    tile = [draw(st.integers(1, n)) for n in sizes]
     layout = draw(st.sampled_from([Layout.row_major, Layout.column_major]))(*sizes)
-    return Kind(layout, layout, tuple(n // t for n, t in zip(sizes, tile, strict=True)), tuple(tile), dtype)
+    grid_shape = [-(-n // t) for n, t in zip(sizes, tile, strict=True)]
+    return Kind(Geometry.make(grid_shape, tile, layout, shape=sizes), layout, dtype)
 
 
 def drawn_values(seed: int, sizes: list[int], dtype: StorageDType, *, whole: bool) -> torch.Tensor:
@@ -82,7 +91,8 @@ def tiled(draw: st.DrawFn, kind: Kind, values: torch.Tensor) -> Tensor:
             ScriptedCarrier(dtype=kind.dtype),
             kind.grid_shape,
             kind.tile_shape,
-            layout=kind.own,
+            layout=kind.geometry.layout,
+            shape=kind.geometry.logical_shape,
             residency_policy=policy,
         )
         carrier.evict(TileSet(draw(st.sets(every))))
@@ -93,7 +103,8 @@ def tiled(draw: st.DrawFn, kind: Kind, values: torch.Tensor) -> Tensor:
             ScriptedCarrier(flat),
             kind.grid_shape,
             kind.tile_shape,
-            layout=kind.own,
+            layout=kind.geometry.layout,
+            shape=kind.geometry.logical_shape,
             budget=budget * math.prod(kind.tile_shape) * kind.dtype.itemsize,
             residency_policy=policy,
         )
