@@ -257,6 +257,16 @@ def overhead_of(count: int) -> dict[str, float]:
         taken["project, one at a time"] = seconds(
             lambda: [carrier.project(tensor, single).wait() for single in singles]
         )
+    with in_tiles(values, count, where="memory", budget=count // 2 * 1024) as tensor:
+        tensor.requires_grad_()
+        picked = tensor.carrier.project(tensor, selection).wait()
+        taken["gradient, budget of a half"] = seconds(lambda: picked.backward(compact))
+        gradient = tensor.grad.carrier  # half of its tiles fill primary, all of them dirty
+        others = gradient.secondary_tiles
+        missing = sw.TileSelection([[k for (k,) in others.coordinates]])
+        # Both are about half of the tiles.
+        taken["project, primary all dirty"] = 2 * seconds(lambda: gradient.project(tensor.grad, missing).wait())
+        taken["promote, primary all dirty"] = 2 * seconds(lambda: gradient.promote(others))
     taken["TileSet"] = seconds(lambda: sw.TileSet((k,) for k in range(count)))
     taken["TileSelection"] = seconds(lambda: sw.TileSelection([range(count)]).tile_set)
     return {name: s / count * 1e6 for name, s in taken.items()}
