@@ -88,3 +88,13 @@ def test_clean_tile_behind_dirty_ones_is_still_found_and_goes_first() -> None:
     carrier.promote(sw.TileSet([(5,)]))
     assert carrier.primary_tiles == sw.TileSet([(1,), (3,), (4,), (5,)])
     assert carrier[0] == 5.0
+
+
+def test_tile_that_a_flush_made_clean_goes_before_all_dirty_ones(gradient: tuple[sw.Tensor, Counted]) -> None:
+    carrier = gradient[0].carrier
+    clean = TILES - SLOTS // 2
+    carrier.flush(sw.TileSet([(clean,)]))
+    written = carrier.statistics().bytes_written
+    carrier.promote(sw.TileSet([(0,)]))
+    assert (clean,) not in carrier.primary_tiles
+    assert carrier.statistics().bytes_written == written

@@ -765,11 +765,12 @@ class TiledEvictable(Carrier):
     def __repr__(self) -> str:
         if self._released:
             return f"<{self._name()}: released>"
+        looks = self._looks()
+        resident = sum(look.location == "primary" for look in looks)
         return (
-            f"<{self._name()} of {self._dtype.name}: {self._geometry.tiles} tiles ({format_nbytes(self.tile_nbytes)} "
-            f"each), {residency_counts(self._looks())}; {type(self._primary).__name__} over "
-            f"{type(self._secondary).__name__}, budget "
-            f"{format_nbytes(self._engine.primary.capacity * self.tile_nbytes)}>"
+            f"<{self._name()} of {self._dtype.name}: {resident} of {len(looks)} tiles ({format_nbytes(self.tile_nbytes)} "
+            f"each) in {type(self._primary).__name__}, over {type(self._secondary).__name__} ({residency_counts(looks)}); "
+            f"budget {format_nbytes(self._engine.primary.capacity * self.tile_nbytes)}>"
         )
 
 
