@@ -6,14 +6,16 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import NoReturn, SupportsIndex, final
+from typing import Any, NoReturn, SupportsIndex, final
 
 import torch
 
 from strideweave.carriers.carrier import Carrier, Run, Scalar, slot_value
+from strideweave.carriers.extension import DependentCarrier
 from strideweave.carriers.handle import AwaitMove
 from strideweave.carriers.tiled_evictable import construction, durability, forking, transitions
 from strideweave.carriers.tiled_evictable.budget import format_nbytes
+from strideweave.carriers.tiled_evictable.direct import NAMES as DIRECT_NAMES
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.gradients import as_gradient, record_project, summed
@@ -35,7 +37,7 @@ from strideweave.tensor import Tensor
 
 
 @final
-class TiledEvictable(Carrier):
+class TiledEvictable(DependentCarrier):
     """A carrier of `grid_shape` tiles of `tile_shape` each; every tile is in primary, in secondary, or in both.
 
     `primary` and `secondary` say of which kind the tiers are. A full one is a tier as it stands: a full secondary is
@@ -110,6 +112,7 @@ class TiledEvictable(Carrier):
         self._tokens = (primary._claim_ownership(), secondary._claim_ownership())
         self._start(in_primary=bool(primary.size()), secondary=secondary_tier)
         forking.watch(self)
+        self._finalize_dependent_capabilities()
 
     @classmethod
     def open(
@@ -210,8 +213,7 @@ class TiledEvictable(Carrier):
         """The number of slots; 0 after release."""
         return 0 if self._released else self._geometry.extent
 
-    def supports_storage_dtype(self, dtype: StorageDType) -> bool:
-        """Whether both tiers can store `dtype`."""
+    def _supports_storage_dtype(self, dtype: StorageDType) -> bool:
         return self._primary.supports_storage_dtype(dtype) and self._secondary.supports_storage_dtype(dtype)
 
     # -- observation -------------------------------------------------------------------------------------------------
@@ -592,8 +594,18 @@ class TiledEvictable(Carrier):
     def _as_gradient(self, cotangent: Tensor) -> Tensor:
         return as_gradient(cotangent)
 
-    def _is_dependent(self) -> bool:
-        return True
+    def _takes_beside(self, other: Carrier) -> bool:
+        return type(other) is type(self._primary)
+
+    def unsupported_plan_reason(self, plan: Any) -> str | None:
+        """Why a tiled operand cannot run the plan; None when it can. Errors: TypeError for no plan."""
+        reason = super().unsupported_plan_reason(plan)
+        if reason is None:
+            return None
+        return (
+            f"{reason}. Tiled operands run {', '.join(DIRECT_NAMES)}; project() the tiles that you need, or "
+            "materialize() all, for every other operation"
+        )
 
     def _allows_views(self) -> bool:
         return False
