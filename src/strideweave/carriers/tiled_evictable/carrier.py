@@ -778,11 +778,12 @@ class TiledEvictable(DependentCarrier):
         if self._released:
             return f"<{self._name()}: released>"
         looks = self._looks()
+        size, budget = self.tile_nbytes, self._engine.primary.capacity * self.tile_nbytes
         resident = sum(look.location == "primary" for look in looks)
         return (
-            f"<{self._name()} of {self._dtype.name}: {resident} of {len(looks)} tiles ({format_nbytes(self.tile_nbytes)} "
-            f"each) in {type(self._primary).__name__}, over {type(self._secondary).__name__} ({residency_counts(looks)}); "
-            f"budget {format_nbytes(self._engine.primary.capacity * self.tile_nbytes)}>"
+            f"<{self._name()} of {self._dtype.name}: {resident} of {len(looks)} tiles ({format_nbytes(size)} each) in "
+            f"{type(self._primary).__name__}, over {type(self._secondary).__name__} ({residency_counts(looks)}); "
+            f"budget {format_nbytes(budget)}>"
         )
 
 
