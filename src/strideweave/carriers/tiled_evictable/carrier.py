@@ -21,6 +21,7 @@ from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.gradients import as_gradient, record_project, summed
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
 from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
+from strideweave.carriers.tiled_evictable.picture import Look, draw_grid, residency_counts
 from strideweave.carriers.tiled_evictable.policies import eviction_order_of
 from strideweave.carriers.tiled_evictable.policy import Purpose, ResidencyPolicy
 from strideweave.carriers.tiled_evictable.projection import Projection, Target, compact_layout
@@ -766,14 +767,23 @@ class TiledEvictable(DependentCarrier):
     def _name(self) -> str:
         return f"TiledEvictable{self._geometry.logical_shape}"
 
+    def _looks(self) -> list[Look]:
+        with self._engine.guard:
+            return [Look(tile.location, tile.dirty) for tile in self._engine.tiles]
+
+    def _html_of_values(self) -> str | None:
+        return None if self._released else draw_grid(self.grid_shape, self._looks())
+
     def __repr__(self) -> str:
         if self._released:
             return f"<{self._name()}: released>"
-        s = self.statistics()
+        looks = self._looks()
+        size, budget = self.tile_nbytes, self._engine.primary.capacity * self.tile_nbytes
+        resident = sum(look.location == "primary" for look in looks)
         return (
-            f"<{self._name()} of {self._dtype.name}: {s.resident_tiles} of {self._geometry.tiles} tiles "
-            f"({format_nbytes(self.tile_nbytes)} each) in {type(self._primary).__name__}, the rest in "
-            f"{type(self._secondary).__name__}; budget {format_nbytes(s.budget_nbytes)}>"
+            f"<{self._name()} of {self._dtype.name}: {resident} of {len(looks)} tiles ({format_nbytes(size)} each) in "
+            f"{type(self._primary).__name__}, over {type(self._secondary).__name__} ({residency_counts(looks)}); "
+            f"budget {format_nbytes(budget)}>"
         )
 
 
