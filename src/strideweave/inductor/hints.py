@@ -36,7 +36,7 @@ def spyre_hint(
 
     Errors: TypeError, ValueError for hints that are none, more than one dim, or counts below 1.
 
-    >>>     >>> from strideweave.inductor import spyre_hint
+    >>> from strideweave.inductor import spyre_hint
     >>> def f(x, y):
     ...     with spyre_hint(named_dims=["rows", "columns"]), spyre_hint(num_tiles_per_dim={"rows": 4}):
     ...         return x + y
