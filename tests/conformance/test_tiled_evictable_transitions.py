@@ -95,6 +95,7 @@ class TestResidencyTransitionsHaveAsynchronousAndBlockingForms:
             hold = secondary.hold_write()
             handle = carrier.evict_async(tiles(0))
         else:
+            carrier.evict(tiles(0, 1, 2, 3))  # the operation has kept what it found room for
             hold = secondary.hold_read()
             handle = carrier.promote_async(tiles(0))
         with hold:

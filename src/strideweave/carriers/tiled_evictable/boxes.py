@@ -65,7 +65,8 @@ def _box(footprint: Footprint, found: Footprint, *, is_own: bool) -> TileBox | N
         packed = footprint.packed_strides
     else:
         packed = tuple(footprint.places(np.array(slots, dtype=np.int64)).tolist())
-        wanted = footprint.places(sums(found.leaves))
-        if not np.array_equal(sums(list(zip(extents, packed, strict=True))), wanted):
-            return None
+        if not footprint.places_add_up(found.leaves):
+            wanted = footprint.places(sums(found.leaves))
+            if not np.array_equal(sums(list(zip(extents, packed, strict=True))), wanted):
+                return None
     return TileBox(extents, tuple(axes), tuple(steps), slots, packed)

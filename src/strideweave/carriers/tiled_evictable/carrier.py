@@ -6,19 +6,22 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import NoReturn, SupportsIndex, final
+from typing import Any, NoReturn, SupportsIndex, final
 
 import torch
 
 from strideweave.carriers.carrier import Carrier, Run, Scalar, slot_value
+from strideweave.carriers.extension import DependentCarrier
 from strideweave.carriers.handle import AwaitMove
 from strideweave.carriers.tiled_evictable import construction, durability, forking, transitions
 from strideweave.carriers.tiled_evictable.budget import format_nbytes
+from strideweave.carriers.tiled_evictable.direct import NAMES as DIRECT_NAMES
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.gradients import as_gradient, record_project, summed
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
 from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
+from strideweave.carriers.tiled_evictable.picture import Look, draw_grid, residency_counts
 from strideweave.carriers.tiled_evictable.policies import eviction_order_of
 from strideweave.carriers.tiled_evictable.policy import Purpose, ResidencyPolicy
 from strideweave.carriers.tiled_evictable.projection import Projection, Target, compact_layout
@@ -34,7 +37,7 @@ from strideweave.tensor import Tensor
 
 
 @final
-class TiledEvictable(Carrier):
+class TiledEvictable(DependentCarrier):
     """A carrier of `grid_shape` tiles of `tile_shape` each; every tile is in primary, in secondary, or in both.
 
     `primary` and `secondary` say of which kind the tiers are. A full one is a tier as it stands: a full secondary is
@@ -109,6 +112,7 @@ class TiledEvictable(Carrier):
         self._tokens = (primary._claim_ownership(), secondary._claim_ownership())
         self._start(in_primary=bool(primary.size()), secondary=secondary_tier)
         forking.watch(self)
+        self._finalize_dependent_capabilities()
 
     @classmethod
     def open(
@@ -209,8 +213,7 @@ class TiledEvictable(Carrier):
         """The number of slots; 0 after release."""
         return 0 if self._released else self._geometry.extent
 
-    def supports_storage_dtype(self, dtype: StorageDType) -> bool:
-        """Whether both tiers can store `dtype`."""
+    def _supports_storage_dtype(self, dtype: StorageDType) -> bool:
         return self._primary.supports_storage_dtype(dtype) and self._secondary.supports_storage_dtype(dtype)
 
     # -- observation -------------------------------------------------------------------------------------------------
@@ -591,8 +594,18 @@ class TiledEvictable(Carrier):
     def _as_gradient(self, cotangent: Tensor) -> Tensor:
         return as_gradient(cotangent)
 
-    def _is_dependent(self) -> bool:
-        return True
+    def _takes_beside(self, other: Carrier) -> bool:
+        return type(other) is type(self._primary)
+
+    def unsupported_plan_reason(self, plan: Any) -> str | None:
+        """Why a tiled operand cannot run the plan; None when it can. Errors: TypeError for no plan."""
+        reason = super().unsupported_plan_reason(plan)
+        if reason is None:
+            return None
+        return (
+            f"{reason}. Tiled operands run {', '.join(DIRECT_NAMES)}; project() the tiles that you need, or "
+            "materialize() all, for every other operation"
+        )
 
     def _allows_views(self) -> bool:
         return False
@@ -754,14 +767,23 @@ class TiledEvictable(Carrier):
     def _name(self) -> str:
         return f"TiledEvictable{self._geometry.logical_shape}"
 
+    def _looks(self) -> list[Look]:
+        with self._engine.guard:
+            return [Look(tile.location, tile.dirty) for tile in self._engine.tiles]
+
+    def _html_of_values(self) -> str | None:
+        return None if self._released else draw_grid(self.grid_shape, self._looks())
+
     def __repr__(self) -> str:
         if self._released:
             return f"<{self._name()}: released>"
-        s = self.statistics()
+        looks = self._looks()
+        size, budget = self.tile_nbytes, self._engine.primary.capacity * self.tile_nbytes
+        resident = sum(look.location == "primary" for look in looks)
         return (
-            f"<{self._name()} of {self._dtype.name}: {s.resident_tiles} of {self._geometry.tiles} tiles "
-            f"({format_nbytes(self.tile_nbytes)} each) in {type(self._primary).__name__}, the rest in "
-            f"{type(self._secondary).__name__}; budget {format_nbytes(s.budget_nbytes)}>"
+            f"<{self._name()} of {self._dtype.name}: {resident} of {len(looks)} tiles ({format_nbytes(size)} each) in "
+            f"{type(self._primary).__name__}, over {type(self._secondary).__name__} ({residency_counts(looks)}); "
+            f"budget {format_nbytes(budget)}>"
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strideweave.carriers.tiled_evictable.footprint import Slots, outer_sum, sums
+from strideweave.carriers.tiled_evictable.footprint import Slots, cut, footprints_of, outer_sum, sums
 from strideweave.layout import Layout
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ def incompatibility(geometry: Geometry, offset: int, layout: Layout) -> str | No
     sizes = tuple(layout[k].size for k in range(len(layout)))
     if sizes != geometry.logical_shape:
         return f"its modes have sizes {sizes} and the carrier's axes {geometry.logical_shape}"
+    if _is_proven(geometry, offset, layout):
+        return None
     axes = [sums(layout[k].leaves()) for k in range(len(sizes))]
     bases = geometry.bases
     if all(_is_alike(axis, t) for axis, t in zip(axes, geometry.tile_shape, strict=True)):
@@ -49,6 +51,17 @@ def incompatibility(geometry: Geometry, offset: int, layout: Layout) -> str | No
         if not np.array_equal(reached, owned):
             return _difference(geometry, tile, reached, owned)
     return None
+
+
+def _is_proven(geometry: Geometry, offset: int, layout: Layout) -> bool:
+    """Whether the leaves alone say that it is: its cost is that of the leaves and the tiles per axis, not of slots."""
+    try:
+        cuts = [cut(layout[k], t) for k, t in enumerate(geometry.tile_shape)]
+    except ValueError:  # a tile boundary falls inside a leaf
+        return False
+    if offset or any(not np.array_equal(own.bases, c.bases) for own, c in zip(geometry.cuts, cuts, strict=True)):
+        return False
+    return [f.merged for f in footprints_of(cuts)] == [f.merged for f in geometry.footprints]
 
 
 def _is_alike(axis: Slots, tile: int) -> bool:

@@ -147,6 +147,8 @@ class Engine:
         self.pins: set[Pin] = set()
         self.written_back: set[int] = set()
         """Tiles that a lane is writing back to make room: pinned, and by nobody that a caller could wait for."""
+        self._perhaps_backed: set[int] = set()
+        """Every primary tile that has backing, and others that nobody has looked at since they had none any more."""
         self.left_in_parent: set[int] = set()
         """Tiles that were dirty when this process was forked: their values are the parent's."""
         self.deferred: dict[int, Callable[[], None]] = {}
@@ -283,12 +285,23 @@ class Engine:
         slot = self.primary.take(tile.ordinal)
         if slot is not None:
             return slot
+        if not self._has_backed():
+            return None
         for k in self.order.victims():
             victim = self.tiles[k]
             if self._can_leave(victim) and victim.has_backing:
                 self.drop(victim)
                 return self.primary.take(tile.ordinal)
         return None
+
+    def _has_backed(self) -> bool:
+        """Whether some primary tile has backing; O(1) on average, so that none need be looked for among dirty ones."""
+        while self._perhaps_backed:
+            tile = self.tiles[next(iter(self._perhaps_backed))]
+            if tile.slot is not None and tile.has_backing:
+                return True
+            self._perhaps_backed.discard(tile.ordinal)
+        return False
 
     def drop(self, tile: Tile) -> None:
         """The tile leaves primary; its value is elsewhere or not needed."""
@@ -302,6 +315,7 @@ class Engine:
     def settle(self, tile: Tile, slot: int) -> None:
         """The tile is primary from now on."""
         tile.slot = slot
+        self._perhaps_backed.add(tile.ordinal)
         self.order.arrive(tile.ordinal)
         self.guard.notify_all()
 
@@ -411,6 +425,7 @@ class Engine:
         tile.stored = True
         tile.dirty = False
         tile.implicit = False
+        self._perhaps_backed.add(tile.ordinal)
 
     # -- memory of a tile --------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -118,6 +119,17 @@ class Footprint:
         return np.sort(sums(self.leaves))
 
     @cached_property
+    def merged(self) -> tuple[Leaf, ...]:
+        """The fewest leaves, by stride, that reach the same slots as often; so equal ones mean equal slots."""
+        merged: list[Leaf] = []
+        for d, n in sorted((d, n) for n, d in self.leaves if n > 1):
+            if merged and math.prod(merged[-1]) == d:
+                merged[-1] = (merged[-1][0] * n, merged[-1][1])
+            else:
+                merged.append((n, d))
+        return tuple(merged)
+
+    @cached_property
     def packed_strides(self) -> tuple[int, ...]:
         """The strides of the same leaves inside a packed tile."""
         strides, step = [0] * len(self.leaves), 1
@@ -161,6 +173,22 @@ class Footprint:
         """Where slots that lie `offsets` above the lowest one stand in the packed tile."""
         # A dense layout is a mixed-radix number: every leaf is one digit of the slot, or the lower part of one.
         return sum((offsets // d % radix * packed for d, radix, packed in self._digits), start=np.zeros_like(offsets))
+
+    def places_add_up(self, leaves: Sequence[Leaf]) -> bool:
+        """Whether it is sure that the place of a sum of steps along `leaves` is the sum of the places of the steps.
+
+        It is where every leaf steps within one digit of the slot, and those in the same digit never carry.
+        """
+        left = [n - 1 for n, _ in self.merged]
+        strides = [d for _, d in self.merged]
+        for n, d in leaves:
+            if n == 1:
+                continue
+            digit = bisect_right(strides, d) - 1
+            if digit < 0 or d % strides[digit]:
+                return False
+            left[digit] -= (n - 1) * (d // strides[digit])
+        return all(steps >= 0 for steps in left)
 
 
 def footprints_of(cuts: Sequence[Cut]) -> tuple[Footprint, ...]:

@@ -232,6 +232,7 @@ class Projection:
                     tile.load.landed.append(self.steps.over)
                 else:
                     engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.steps.over)
+        has_room = True
         for tile, compact in self._selected:
             self.steps.add()
             engine.order.use(tile.ordinal)
@@ -243,9 +244,11 @@ class Projection:
             landed = partial(self._gather_landed, tile, compact)
             if tile.load is not None:
                 tile.load.landed.append(landed)
-            elif (slot := engine.reserve(tile)) is not None:
+            # No tile is let go while this holds the lock: once there is no slot, there is none for the others.
+            elif has_room and (slot := engine.reserve(tile)) is not None:
                 engine.start_load(tile, slot, commits=True, landed=landed)
             else:
+                has_room = False
                 engine.lanes.submit(partial(self._pass_through, tile, compact), Priority.DEMAND)
         batch = max(1, min(_GATHER_TILES, _GATHER_NBYTES // engine.tile_nbytes))
         for k in range(0, len(present), batch):

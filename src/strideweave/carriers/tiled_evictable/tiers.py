@@ -53,8 +53,8 @@ class SecondaryTier:
         with self._lock:
             store = self._store if ordinal in self._stored else None
         if store is not None:
-            return store._read_runs([(self._geometry.packed_start(ordinal), out)])
-        return self._carrier._read_runs(runs_of(self._geometry, ordinal, out))
+            return _whole(store, "read", store._read_runs([(self._geometry.packed_start(ordinal), out)]), out)
+        return _whole(self._carrier, "read", self._carrier._read_runs(runs_of(self._geometry, ordinal, out)), out)
 
     def write(self, ordinal: int, source: torch.Tensor) -> int:
         """Keep a packed tile; the bytes written. Errors: RuntimeError in a forked child, and for a read-only store."""
@@ -63,8 +63,10 @@ class SecondaryTier:
             self._require_writable()
             return self.tile_store.write(ordinal, byte_view(source))
         if self._writes_in_place:
-            return self._carrier._write_runs(runs_of(self._geometry, ordinal, source))
-        written = self._open_store()._write_runs([(self._geometry.packed_start(ordinal), source)])
+            written = self._carrier._write_runs(runs_of(self._geometry, ordinal, source))
+            return _whole(self._carrier, "write", written, source)
+        store = self._open_store()
+        written = _whole(store, "write", store._write_runs([(self._geometry.packed_start(ordinal), source)]), source)
         with self._lock:
             self._stored.add(ordinal)
         return written
@@ -128,6 +130,16 @@ def runs_of(geometry: Geometry, ordinal: int, packed: torch.Tensor) -> list[Run]
     if footprint.is_contiguous:
         return [(geometry.base(ordinal), packed)]
     return list(zip(geometry.run_starts(ordinal), packed.view(-1, footprint.run_elems).unbind(), strict=True))
+
+
+def _whole(carrier: Carrier, what: str, moved: int, wanted: torch.Tensor) -> int:
+    """The bytes that were moved. Errors: OSError when these are not all: the rest of the tile is anything."""
+    if moved != wanted.nbytes:
+        raise OSError(
+            f"cannot {what} a tile of {carrier!r}: {moved} of {wanted.nbytes} bytes moved. A tile moves whole. Look at "
+            "the storage, and try again."
+        )
+    return moved
 
 
 def is_anonymous(carrier: Carrier) -> bool:
