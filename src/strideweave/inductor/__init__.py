@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from strideweave.inductor.arrival import register_on_arrival
+from strideweave.spyre.autoload import autoload
 
 if TYPE_CHECKING:
     from strideweave.inductor.backend import register, spyre_backend
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from strideweave.inductor.names import declare_tensor_dim, name_tensor_dims
     from strideweave.spyre import config
 
+autoload()
 register_on_arrival()
 
 _HOMES = {

@@ -4,7 +4,4 @@ from __future__ import annotations
 
 
 def autoload() -> None:
-    """Register the device; Inductor hears of it when it is imported. Never raises: it would break `import torch`."""
-    from strideweave.spyre import autoload as device
-
-    device.autoload()
+    """Nothing more: importing this package has registered the device, or said why not. Never raises."""

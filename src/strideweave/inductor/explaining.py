@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from strideweave.inductor.errors import Unsupported
 from strideweave.inductor.report import Report, reporting
 from strideweave.spyre import registration
 
@@ -27,6 +28,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
     [('add', {'c0': 4, 'c1': 100})]
     """
     import torch._inductor.config as inductor_config
+    from torch._inductor.exc import InductorError
     from torch.utils._pytree import tree_map
 
     from strideweave.inductor.backend import register
@@ -40,7 +42,12 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
         inductor_config.patch(force_disable_caches=True),
         warnings.catch_warnings(action="ignore"),  # what torch says of itself while it compiles
     ):
-        torch.compile(function, dynamic=False)(*args, **kwargs)
+        try:
+            torch.compile(function, dynamic=False)(*args, **kwargs)
+        except InductorError as error:
+            if isinstance(error.inner_exception, Unsupported):
+                raise error.inner_exception from None
+            raise
     torch._dynamo.reset()
     return report
 

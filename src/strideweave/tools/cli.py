@@ -102,6 +102,33 @@ def plan(path: Checkpoint, budget: Budget = None, as_json: Json = False) -> None
             _out.print(plan_table(numbers))
 
 
+@app.command(epilog="Example: strideweave explain model.py:forward --input 8x64 --input 64x32:float16")
+def explain(
+    target: Annotated[str, typer.Argument(help="FILE.py:FUNCTION.", show_default=False)],
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", help="One for each argument: extents, and a dtype after a colon.")
+    ] = None,
+    cores: Annotated[int | None, typer.Option(min=1, max=32, help="How many cores the card has. Default: 32.")] = None,
+    span: Annotated[str | None, typer.Option(help="The window of one core: 256MiB, 8KiB. Default: 256MiB.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile a function for the software card: every operation with its windows, tiles, cores and loops."""
+    with _refusals():
+        from strideweave.carriers.tiled_evictable.budget import parse_nbytes
+        from strideweave.spyre import config
+        from strideweave.tools.explain import explain_target
+
+        changed: dict[str, int] = {} if cores is None else {"sencores": cores}
+        if span is not None:
+            changed["max_span_bytes"] = parse_nbytes(span)
+        with config.patch(changed):
+            report = explain_target(target, inputs or [])
+            if as_json:
+                _print_json(report.to_json())
+            else:
+                _out.print(str(report), markup=False)
+
+
 @app.command(epilog="Example: strideweave gc --dry-run")
 def gc(
     dry_run: Annotated[bool, typer.Option(help="Say what would go, and remove nothing.")] = False,
