@@ -11,6 +11,7 @@ import sympy
 import torch
 
 from strideweave.spyre import config
+from strideweave.spyre.blockwise import blockwise_of
 from strideweave.spyre.expressions import evaluate
 from strideweave.spyre.matmul import Matmul, matmul_of
 from strideweave.spyre.memory import DeviceMemory, memory
@@ -18,6 +19,7 @@ from strideweave.spyre.prepared import Argument, Box, PreparedOp
 from strideweave.spyre.reductions import Reducer
 from strideweave.spyre.specs import LoopSpec, OpSpec, Program, Ref, Spec
 from strideweave.spyre.steps import EXACT_WHEN_NARROW, IN_PLACE, STEPS, constant, dtype_of
+from strideweave.spyre.tapes import Scratch
 
 _NARROW = ("float16", "bfloat16")
 
@@ -33,6 +35,7 @@ class Prepared:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._memory = memory()
+        self.scratch = Scratch()
         self._pool = self._memory.allocate(program.pool_nbytes) if program.pool_nbytes else 0
         if program.pool_nbytes:
             weakref.finalize(self, self._memory.free, self._pool)
@@ -100,6 +103,7 @@ class _Op:
         self._direct = _direct(self._steps, self._prepared)
         self._reducer = Reducer(self._prepared) if spec.is_reduction else None
         self._matmul: Matmul | None = matmul_of(self._prepared)
+        self._blockwise = None if self._matmul else blockwise_of(self._prepared, self._steps, self._views, owner.scratch)
         self._indirect = dict(spec.op_info.get("indirect", {}))
         self._mode = spec.op_info.get("store", "set")
 
@@ -107,6 +111,9 @@ class _Op:
         begins = [self._begin(found, addresses, iteration) for found in self._prepared.arguments]
         if self._matmul is not None:
             self._matmul.run(self._views, begins)
+            return
+        if self._blockwise is not None:
+            self._blockwise.run(begins)
             return
         reducer = self._reducer
         if reducer is not None:

@@ -283,6 +283,16 @@ IN_PLACE: Final[dict[str, Step]] = {
 }
 """Functions that write straight into their place by `out=`, for operands of one floating dtype."""
 
+_WITHOUT_OUT: Final = ("relu", "isnan", "isinf")
+INTO: Final[dict[str, Step]] = {
+    **{name: function for name, function in {**_UNARY, **_REAL, **_PAIRS}.items() if name not in _WITHOUT_OUT},
+    "where": torch.where,
+}
+"""Functions that take `out=`, by name."""
+
+INTO_FLOATS: Final = frozenset(_REAL)
+"""Those that want floats."""
+
 EXACT_WHEN_NARROW: Final = frozenset(
     {"add", "sub", "mul", "truediv", "maximum", "minimum", "neg", "abs", "copy", "identity", "relu"}
 )

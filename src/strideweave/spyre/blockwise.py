@@ -1,0 +1,318 @@
+"""Operations on windows, block after block: what lies between the steps stays in the processor's cache.
+
+An operation becomes a list of calls of torch that write into device memory. While its arguments stay where they are the
+list is kept, so that a small operation costs little more than these calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import Any, Final
+
+import torch
+
+from strideweave.spyre.prepared import Box, PreparedOp
+from strideweave.spyre.reductions import Reducer
+from strideweave.spyre.tapes import Block, Call, Place, Scratch, Tape, put
+
+BLOCK_ELEMS: Final = 2**15
+"""A block of several steps has about so many elements: a few of them fit in a core's own cache."""
+_KEPT_CALLS: Final = 64
+_KEPT_PLACES: Final = 64
+_FOLDS: Final[dict[str, tuple[Any, Any]]] = {
+    "sum": (torch.sum, torch.add),
+    "max": (torch.amax, torch.maximum),
+    "min": (torch.amin, torch.minimum),
+}
+
+
+def blockwise_of(
+    prepared: PreparedOp, steps: Sequence[tuple[Any, ...]], views: Sequence[torch.Tensor], scratch: Scratch
+) -> Blockwise | None:
+    """An operation made ready to run block after block; None for one that gathers, scatters or computes indices."""
+    info = prepared.spec.op_info
+    if info.get("store", "set") != "set" or info.get("indirect") or not all(a.is_window for a in prepared.arguments):
+        return None
+    if any(step[0] == "index" or (step[0] == "load" and len(step) > 2) for step in steps):
+        return None
+    if any(w is None or w.flips for box in prepared.boxes for w in box.windows):
+        return None
+    if not prepared.spec.is_reduction:
+        if any(box.windows[-1].sizes != box.sizes for box in prepared.boxes if box.windows[-1] is not None):
+            return None
+        return _Pointwise(prepared, Tape(prepared, steps, None), views, scratch)
+    if info["reduction"] not in _FOLDS:
+        return None
+    wanted = getattr(torch, info["accumulates_in"]) if info["reduction"] == "sum" else None
+    tape = Tape(prepared, steps, wanted)
+    if not tape.loads or tape.dtype == torch.bool or tape.dtype.is_complex:
+        return None
+    return _Reduction(prepared, tape, views, scratch)
+
+
+class Blockwise:
+    """An operation as calls on places; `run` makes the tensors of the places, or takes those that it has."""
+
+    def __init__(self, prepared: PreparedOp, tape: Tape, views: Sequence[torch.Tensor], scratch: Scratch) -> None:
+        self._prepared, self._tape, self._views, self._scratch = prepared, tape, views, scratch
+        self._calls: dict[bool, list[Call]] = {}
+        self._known: dict[tuple[int, ...], list[Call]] = {}
+
+    def run(self, begins: Sequence[int]) -> None:
+        """Run it on arguments that begin at these elements."""
+        key = tuple(begins)
+        known = self._known.get(key)
+        if known is None:
+            is_apart = self._meet(begins)
+            calls = self._calls.get(is_apart)
+            if calls is None:
+                calls = self._calls[is_apart] = list(self._made(is_apart))
+            if len(calls) > _KEPT_CALLS:
+                self._run_once(calls, begins)
+                return
+            if len(self._known) >= _KEPT_PLACES:
+                self._known.clear()
+            known = self._known[key] = [
+                (function, tuple(self._tensor(g, begins) for g in given), self._tensor(out, begins))
+                for function, given, out in calls
+            ]
+        for function, given, out in known:
+            function(*given, out=out)
+
+    def _run_once(self, calls: Sequence[Call], begins: Sequence[int]) -> None:
+        """Many calls: their tensors are made just before, and not kept."""
+        views, window = self._views, torch.as_strided
+        for function, given, out in calls:
+            operands = [
+                window(views[g.number], g.sizes, g.strides, begins[g.number] + g.offset) if type(g) is Place else g
+                for g in given
+            ]
+            if type(out) is Place:
+                out = window(views[out.number], out.sizes, out.strides, begins[out.number] + out.offset)
+            function(*operands, out=out)
+
+    def _tensor(self, value: Any, begins: Sequence[int]) -> Any:
+        if type(value) is not Place:
+            return value
+        offset = begins[value.number] + value.offset
+        return torch.as_strided(self._views[value.number], value.sizes, value.strides, offset)
+
+    def _made(self, is_apart: bool) -> Iterator[Call]:
+        """The calls; all values are computed before the first is stored when `is_apart`."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _place(box: Box, block: Block, number: int) -> Place:
+        """A block of an argument; its extent is 1 along dims in which it repeats."""
+        window = box.windows[number]
+        assert window is not None
+        starts, sizes = block
+        own = tuple(size if extent > 1 else 1 for size, extent in zip(sizes, window.sizes, strict=True))
+        offset = sum(start * stride for start, stride in zip(starts, window.strides, strict=True))
+        return Place(number, own, window.strides, window.offset + offset)
+
+    def _meet(self, begins: Sequence[int]) -> bool:
+        """Whether what is written is read at other points too, so that everything is to be read first."""
+        last = len(begins) - 1
+        for box in self._prepared.boxes:
+            out = box.windows[last]
+            assert out is not None
+            for number in dict.fromkeys(self._tape.loads):
+                if number is None or self._views[number].dtype != self._views[last].dtype:
+                    scale = (self._views[number or 0].element_size(), self._views[last].element_size())
+                else:
+                    scale = (1, 1)
+                for other in self._prepared.boxes:
+                    read = other.windows[number or 0]
+                    assert read is not None
+                    low, high = (begins[number or 0] + read.low) * scale[0], (begins[number or 0] + read.high) * scale[0]
+                    mine, end = (begins[last] + out.low) * scale[1], (begins[last] + out.high) * scale[1]
+                    if high + scale[0] <= mine or end + scale[1] <= low:
+                        continue
+                    is_same = scale[0] == scale[1] and low == mine and read.strides == out.strides
+                    if not is_same or read.sizes != out.sizes:
+                        return True
+        return False
+
+
+class _Pointwise(Blockwise):
+    """A value for every point."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._plans = []
+        limit = BLOCK_ELEMS if self._tape.calls > 1 else 2**62
+        for box in self._prepared.boxes:
+            out = box.windows[-1]
+            assert out is not None
+            order = sorted(range(len(box.sizes)), key=lambda d, s=out.strides: -s[d])
+            self._plans.append((box, self._tape.plan(box), blocks_of(box.sizes, order, limit)))
+
+    def _made(self, is_apart: bool) -> Iterator[Call]:
+        number = len(self._views) - 1
+        dtype = self._views[number].dtype
+        puts: list[Call] = []
+        for box, plan, blocks in self._plans:
+            for block in [((0,) * len(box.sizes), box.sizes)] if is_apart else blocks:
+                place = self._place(box, block, number)
+                out: Place | torch.Tensor = place
+                if is_apart:
+                    out = torch.empty(block[1], dtype=dtype)
+                    puts.append((put, (out,), place))
+                yield from self._tape.run(plan, partial(self._place, box, block), block[1], self._scratch, out, dtype)
+        yield from puts
+
+
+class _Reduction(Blockwise):
+    """Values combined over some dims: within a block by a reduction, over blocks one after the other.
+
+    Where the innermost dim goes and the one outside it stays, as for sums along sticks, whole sticks are combined first,
+    and their elements at the end.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        info = self._prepared.spec.op_info
+        fold, self._combine = _FOLDS[info["reduction"]]
+        self._fold = partial(fold, dtype=self._tape.dtype) if fold is torch.sum else fold
+        reducer = Reducer(self._prepared)
+        self._groups = [self._group(boxes, reducer) for boxes in reducer.groups]
+
+    def _group(self, boxes: Sequence[Box], reducer: Reducer) -> Any:
+        planned = []
+        kept_blocks: list[Block] = []
+        for box in boxes:
+            kept = reducer.kept(box)
+            gone = [d for d in range(len(box.sizes)) if d not in kept]
+            strides = self._widest(box)
+            order = sorted(range(len(box.sizes)), key=lambda d, s=strides: -s[d] if s[d] else -(2**62))
+            late = order[-1:] if len(order) > 1 and order[-1] in gone and order[-2] in kept and len(gone) > 1 else []
+            limit = BLOCK_ELEMS if self._tape.calls or late else 2**62
+            if late:
+                limit = max(limit, BLOCK_ELEMS * 4 if not self._tape.calls else limit)
+            parts = parts_of(box.sizes, order, limit)
+            if not kept_blocks:
+                first = [min(p, box.sizes[d]) for d, p in enumerate(parts)]
+                kept_blocks = cut_in(tuple(box.sizes[d] for d in kept), tuple(first[d] for d in kept))
+                kept_blocks = kept_blocks or [((), ())]
+            for_gone = cut_in(tuple(box.sizes[d] for d in gone), tuple(parts[d] for d in gone)) or [((), ())]
+            planned.append((box, self._tape.plan(box, 2), kept, gone, late, for_gone))
+        return planned, kept_blocks
+
+    def _widest(self, box: Box) -> tuple[int, ...]:
+        """The strides of the operand that has most elements."""
+        windows = [w for w in (box.windows[k] for k in self._tape.loads if k is not None) if w is not None]
+        return max(windows, key=lambda w: math.prod(w.sizes)).strides
+
+    def _made(self, is_apart: bool) -> Iterator[Call]:
+        number = len(self._views) - 1
+        puts: list[Call] = []
+        for planned, kept_blocks in self._groups:
+            for kept_block in kept_blocks:
+                total: torch.Tensor | None = None
+                for box, plan, kept, gone, late, gone_blocks in planned:
+                    part = yield from self._box(box, plan, kept, gone, late, kept_block, gone_blocks)
+                    if total is not None:
+                        yield self._combine, (total, part), total
+                    elif len(planned) > 1 or is_apart:
+                        total = torch.empty_like(part)
+                        yield put, (part,), total
+                    else:
+                        total = part
+                assert total is not None
+                box, _, kept, gone, *_ = planned[0]
+                block = _merged(len(box.sizes), kept, kept_block, gone, ((0,) * len(gone), (1,) * len(gone)))
+                last = (put, (total.view(block[1]),), self._place(box, block, number))
+                if is_apart:
+                    puts.append(last)
+                else:
+                    yield last
+        yield from puts
+
+    def _box(
+        self,
+        box: Box,
+        plan: Any,
+        kept: list[int],
+        gone: list[int],
+        late: list[int],
+        kept_block: Block,
+        gone_blocks: Sequence[Block],
+    ) -> Generator[Call, None, torch.Tensor]:
+        """What one box gives for one block of the result, every dim that is gone with extent 1."""
+        held: torch.Tensor | None = None
+        dtype = self._tape.dtype
+        for gone_block in gone_blocks:
+            block = _merged(len(box.sizes), kept, kept_block, gone, gone_block)
+            yield from self._tape.run(plan, partial(self._place, box, block), block[1], self._scratch, None)
+            value = self._tape.value.expand(block[1])
+            now = [d for d in gone if d not in late]
+            sizes = _without(block[1], now)
+            if sizes != block[1]:
+                folded = self._scratch.tensor(0 if held is None else 1, dtype, sizes)
+                yield partial(self._fold, dim=now, keepdim=True), (value,), folded
+                value = folded
+            if held is not None:
+                yield self._combine, (held, value), held
+                continue
+            held = self._scratch.tensor(0, dtype, sizes)
+            if value is not held:
+                yield put, (value,), held
+        assert held is not None
+        sizes = _without(tuple(held.shape), late)
+        if sizes == tuple(held.shape):
+            return held
+        folded = self._scratch.tensor(1, dtype, sizes)
+        yield partial(self._fold, dim=late, keepdim=True), (held,), folded
+        return folded
+
+
+def _without(sizes: tuple[int, ...], dims: Sequence[int]) -> tuple[int, ...]:
+    return tuple(1 if d in dims else n for d, n in enumerate(sizes))
+
+
+def _merged(rank: int, kept: Sequence[int], kept_block: Block, gone: Sequence[int], gone_block: Block) -> Block:
+    starts, sizes = [0] * rank, [1] * rank
+    for dims, (begin, extent) in ((kept, kept_block), (gone, gone_block)):
+        for d, start, size in zip(dims, begin, extent, strict=True):
+            starts[d], sizes[d] = start, size
+    return tuple(starts), tuple(sizes)
+
+
+def parts_of(sizes: Sequence[int], order: Sequence[int], limit: int) -> list[int]:
+    """How much of each dim a block of at most `limit` elements takes; `order` names the dims, outermost first.
+
+    >>> parts_of((100, 8, 32), (1, 0, 2), 1000)
+    [31, 1, 32]
+    """
+    parts = [1] * len(sizes)
+    inner = 1
+    for d in reversed(order):
+        part = min(sizes[d], max(limit // inner, 1))
+        parts[d] = part
+        inner *= part
+        if part < sizes[d]:
+            break
+    return parts
+
+
+def cut_in(sizes: tuple[int, ...], parts: Sequence[int]) -> list[Block]:
+    """The blocks of a box, the last along each dim what is left.
+
+    >>> cut_in((5, 2), (3, 2))
+    [((0, 0), (3, 2)), ((3, 0), (2, 2))]
+    """
+    axes = [[(at, min(part, n - at)) for at in range(0, n, part)] for n, part in zip(sizes, parts, strict=True)]
+    return [(tuple(a for a, _ in chosen), tuple(n for _, n in chosen)) for chosen in product(*axes)]
+
+
+def blocks_of(sizes: tuple[int, ...], order: Sequence[int], limit: int) -> list[Block]:
+    """The blocks of at most `limit` elements of a box, in the order in which memory is passed."""
+    parts = parts_of(sizes, order, limit)
+    found = cut_in(tuple(sizes[d] for d in order), tuple(parts[d] for d in order))
+    back = {d: k for k, d in enumerate(order)}
+    dims = range(len(sizes))
+    return [(tuple(s[back[d]] for d in dims), tuple(n[back[d]] for d in dims)) for s, n in found]
