@@ -18,8 +18,12 @@ from strideweave.spyre.prepared import Box, PreparedOp
 from strideweave.spyre.reductions import Reducer
 from strideweave.spyre.tapes import Block, Call, Place, Scratch, Tape, put
 
-BLOCK_ELEMS: Final = 2**15
+BLOCK_ELEMS: Final = 2**16
 """A block of several steps has about so many elements: a few of them fit in a core's own cache."""
+FOLDED_ELEMS: Final = 2**18
+"""A block of values that are computed and combined."""
+SUMMED_ELEMS: Final = 2**20
+"""A block of values that are combined as they are."""
 _KEPT_CALLS: Final = 64
 _KEPT_PLACES: Final = 64
 _FOLDS: Final[dict[str, tuple[Any, Any]]] = {
@@ -190,9 +194,7 @@ class _Reduction(Blockwise):
             strides = self._widest(box)
             order = sorted(range(len(box.sizes)), key=lambda d, s=strides: -s[d] if s[d] else -(2**62))
             late = order[-1:] if len(order) > 1 and order[-1] in gone and order[-2] in kept and len(gone) > 1 else []
-            limit = BLOCK_ELEMS if self._tape.calls or late else 2**62
-            if late:
-                limit = max(limit, BLOCK_ELEMS * 4 if not self._tape.calls else limit)
+            limit = FOLDED_ELEMS if self._tape.calls else SUMMED_ELEMS if late else 2**62
             parts = parts_of(box.sizes, order, limit)
             if not kept_blocks:
                 first = [min(p, box.sizes[d]) for d, p in enumerate(parts)]

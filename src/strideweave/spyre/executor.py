@@ -139,6 +139,11 @@ class _Op:
         byte = addresses[arg.arg_index] if arg.arg_index >= 0 else self._pool + next(iter(arg.allocation.values()))
         begin = byte // found.dtype.itemsize
         if iteration and found.is_window:
+            advances = found.advances
+            if advances is not None:
+                for k, step in advances:
+                    begin += iteration[k] * step
+                return begin
             for symbol, starts in found.starts.items():
                 if len(starts) > 1:
                     value = self._prepared.start(symbol, iteration, found.first_loop)

@@ -39,6 +39,8 @@ class Argument:
     """For every symbol, in elements of `dtype`, what each of its values within a tile adds."""
     starts: dict[sympy.Symbol, list[int]] = field(default_factory=dict)
     """For every tiled symbol what each tile adds; a window only where tiles are alike."""
+    advances: list[tuple[int, int]] | None = None
+    """For every loop that moves it, outermost as 0, by how much each time; None where tiles are not evenly apart."""
     is_window: bool = True
     """Whether every box of it is a strided window; gathered element by element otherwise."""
 
@@ -119,7 +121,20 @@ class PreparedOp:
         for symbol in self.symbols:
             if symbol in symbols:
                 self._add_part(found, symbol, zero)
+        found.advances = self._advances(found)
         return found
+
+    def _advances(self, found: Argument) -> list[tuple[int, int]] | None:
+        steps = dict.fromkeys(range(found.first_loop, len(self.loops)), 0)
+        for symbol, starts in found.starts.items():
+            if len(starts) == 1:
+                continue
+            if any(start != k * starts[1] for k, start in enumerate(starts)):
+                return None
+            for level in steps:
+                if symbol in self.tiled[level]:
+                    steps[level] += starts[1] * self.advance(symbol, level) // self.ranges[symbol]
+        return [(level, step) for level, step in steps.items() if step]
 
     def _add_part(self, found: Argument, symbol: sympy.Symbol, zero: dict[sympy.Symbol, int]) -> None:
         extent = self.ranges[symbol]

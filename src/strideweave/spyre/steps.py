@@ -294,7 +294,9 @@ INTO_FLOATS: Final = frozenset(_REAL)
 """Those that want floats."""
 
 EXACT_WHEN_NARROW: Final = frozenset(
-    {"add", "sub", "mul", "truediv", "maximum", "minimum", "neg", "abs", "copy", "identity", "relu"}
+    {"add", "sub", "mul", "truediv", "maximum", "minimum", "neg", "abs", "sign", "square", "copy", "identity", "relu"}
+    | {"floor", "ceil", "round", "trunc", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p"}
+    | {"tanh", "sigmoid", "cos", "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erfc"}
 )
 """Functions that torch computes for 16-bit floats in Float32, rounding once: as the steps around them say."""
 
