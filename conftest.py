@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,8 @@ def owned_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     root = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("STRIDEWEAVE_CACHE_DIR", str(root))
     return root
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what torch says of itself while its compiler is imported
+    importlib.import_module("torch._inductor.compile_fx")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strideweave import Layout, Shape, Stride, Tensor, TileSelection
+import strideweave as sw
+from strideweave import Layout, Shape, Stride, Tensor, TileSelection, TileSet, from_torch
+from strideweave.operation.alignment import strides_dense
+from support.operations import dense as dense_of
+from support.operations import place
 from support.tiled import every_tile, matrix, situation, slots_of
 
 PERMUTED = Layout(Shape((2, 2), (2, 2)), Stride((4, 2), (1, 8)))
@@ -13,6 +17,11 @@ SPANNING = Layout(Shape((2, 2), (2, 2)), Stride((1, 2), (8, 4)))
 REMAPPED = Layout(Shape(4, 4), Stride(4, 1))
 ALIASING = Layout(Shape(4, 4), Stride(1, 0))
 OMITTING = Layout(Shape((2, 2), (2, 2)), Stride((1, 8), (2, 4)))
+
+
+def beside(tensor: Tensor, values: torch.Tensor) -> Tensor:
+    """The values on the compute carrier, their modes nested as in `tensor`."""
+    return place(values, strides_dense(tensor.shape))
 
 
 def assert_refused_before_anything(layout: Layout) -> None:
@@ -24,6 +33,24 @@ def assert_refused_before_anything(layout: Layout) -> None:
         carrier.project(tensor, TileSelection([[0, 1], [1]]))
     with pytest.raises(ValueError, match="tile footprints"):
         tensor.materialize()
+    other = beside(tensor, torch.ones(4, 4))
+    for request in (
+        lambda: carrier.scatter(from_torch(torch.ones(2, 2)), tensor, TileSelection([[0], [1]])),
+        lambda: sw.add(tensor, other),
+        lambda: sw.elementwise_mul(other, tensor),
+        lambda: sw.mul(tensor, 2.0),
+        lambda: sw.mul(2.0, tensor),
+        lambda: sw.relu(tensor),
+        lambda: sw.reduce_sum(tensor),
+        lambda: sw.reduce_sum(tensor, axis=0),
+        lambda: sw.matmul(tensor, other),
+        lambda: sw.matmul(other, tensor),
+        lambda: sw.add(Tensor(carrier, 0, other.layout), tensor),
+    ):
+        with pytest.raises(ValueError, match="tile footprints"):
+            request()
+    assert not other.carrier.is_owned()
+    assert other.version == 0
     assert situation(carrier) == before
     assert torch.equal(slots_of(carrier), dense.T.reshape(-1))
 
@@ -40,6 +67,33 @@ class TestTensorLayoutCompatibilityPreservesExactCarrierTileFootprints:
             swapped = carrier.project(tensor, TileSelection([[1], [1, 0]])).wait().torch()
             assert torch.equal(swapped, torch.cat((expected[2:, 2:], expected[2:, :2]), dim=1))
             carrier.evict(every_tile(carrier))
+
+    def test_accept_a_within_tile_permutation_in_direct_operations_and_backward(self) -> None:
+        other = torch.arange(16.0).reshape(4, 4) - 7
+        for layout, modes in ((PERMUTED, (2, 4, 8, 1)), (Layout.column_major(4, 4), (2, 1, 8, 4))):
+            carrier, _, dense = matrix()
+            expected = dense.T.reshape(-1).as_strided((2, 2, 2, 2), modes).reshape(4, 4).clone().requires_grad_()
+            tensor = Tensor(carrier, 0, layout, requires_grad=True)
+            for operation, oracle in (
+                (lambda t: sw.add(t, beside(t, other)), lambda d: d + other),
+                (lambda t: sw.mul(t, beside(t, other)), lambda d: d * other),
+                (lambda t: sw.elementwise_mul(beside(t, other), t), lambda d: d * other),
+                (lambda t: sw.mul(t, -3.0), lambda d: d * -3.0),
+                (sw.relu, torch.relu),
+                (lambda t: sw.reduce_sum(t, axis=1), lambda d: d.sum(1)),
+                (lambda t: sw.matmul(t, beside(t, other)), lambda d: d @ other),
+                (lambda t: sw.matmul(beside(t, other), t), lambda d: other @ d),
+            ):
+                carrier.evict(TileSet([(0, 1), (1, 0)]))
+                result = operation(tensor)
+                assert torch.equal(dense_of(result), oracle(expected).detach())
+                weights = torch.arange(float(result.layout.size)).reshape(oracle(expected).shape) - 2
+                carrier.evict(every_tile(carrier))
+                sw.reduce_sum(sw.mul(result, beside(result, weights))).backward()
+                (oracle(expected) * weights).sum().backward()
+            assert tensor.grad is not None
+            assert tensor.grad.layout == layout
+            assert torch.equal(dense_of(tensor.grad.materialize()), expected.grad)
 
     def test_reject_one_logical_tile_spanning_physical_tiles(self) -> None:
         assert_refused_before_anything(SPANNING)

@@ -9,12 +9,36 @@ import weakref
 import pytest
 import torch
 
-from strideweave import BudgetExceeded, TileSelection, TileSet
-from support.tiled import every_tile, experts, matrix, situation, tiles
+import strideweave as sw
+from strideweave import BudgetExceeded, TiledEvictable, TileSelection, TileSet
+from strideweave.testing import FaultyCarrier
+from support.direct import (
+    CALLS,
+    RIGHT,
+    SAVING,
+    SHEET,
+    Background,
+    Call,
+    cotangent_for,
+    cotangent_of,
+    in_background,
+    oracle_gradients,
+    ordinary,
+    sheet,
+    values,
+)
+from support.scripted_carrier import ScriptedCarrier
+from support.tiled import coordinates, every_tile, experts, matrix, situation, slots_of, tiles
 
 
 def picked(*ordinals: int) -> TileSelection:
     return TileSelection([ordinals, [0], [0]])
+
+
+def assert_usable(carrier: TiledEvictable) -> None:
+    """The failure is terminal: nothing is pinned, and nothing on its way."""
+    assert (carrier.statistics().pinned_tiles, carrier.statistics().in_flight_tiles) == (0, 0)
+    carrier.evict(every_tile(carrier))
 
 
 class TestResidencyRemainsValidWhileTiledWorkNeedsIt:
@@ -83,6 +107,166 @@ class TestResidencyRemainsValidWhileTiledWorkNeedsIt:
         del gone
         assert torch.equal(carrier.project(weight, picked(0)).wait(5).torch(), dense[[0]])
         assert carrier.statistics().bytes_read == 24
+
+    # -- direct operations and their backward --------------------------------------------------------------------
+
+    @pytest.mark.parametrize("call", CALLS, ids=str)
+    @pytest.mark.parametrize("resident", [False, True])
+    def test_eviction_races_with_a_direct_operation(self, call: Call, resident: bool) -> None:
+        carrier, x, secondary = sheet()
+        if resident:
+            carrier.promote(TileSet([(0, 0), (0, 1), (1, 0)]))
+        with (
+            secondary.hold_read(1 if resident else 4) as hold,
+            in_background(lambda: call.with_ordinary(x)[0], hold) as work,
+        ):
+            hold.wait_until_reached()
+            before = carrier.valid_tiles, carrier.dirty_tiles, carrier.version, carrier.is_released()
+            for coordinate in coordinates(carrier):
+                with pytest.raises(RuntimeError, match="pinned"):
+                    carrier.evict(TileSet([coordinate]))
+            for at in ((0, 0), (3, 5)):
+                with pytest.raises(RuntimeError, match=r"pinned|pending|operation that runs"):
+                    x[at] = 0.5
+            with pytest.raises(RuntimeError, match=r"[Ww]ait"):
+                carrier.release()
+            assert (carrier.valid_tiles, carrier.dirty_tiles, carrier.version, carrier.is_released()) == before
+            assert not work.is_over
+            hold.let_go()
+            assert torch.equal(values(work.result()), call.expected())
+        carrier.evict(every_tile(carrier))
+        carrier.release()
+
+    def test_eviction_races_with_a_backward(self) -> None:
+        for call in SAVING:
+            carrier, x, secondary = sheet()
+            result, others = call.with_ordinary(x, wants=True)
+            carrier.evict(every_tile(carrier))
+            drawn = cotangent_of(result)
+            with (
+                secondary.hold_read(2) as hold,
+                in_background(lambda r=result, d=drawn: r.backward(cotangent_for(r, d)), hold) as work,
+            ):
+                hold.wait_until_reached()
+                for coordinate in coordinates(carrier):
+                    with pytest.raises(RuntimeError, match="pinned"):
+                        carrier.evict(TileSet([coordinate]))
+                with pytest.raises(RuntimeError, match=r"pinned|pending|operation that runs"):
+                    x.detach()[0, 0] = 0.5
+                with pytest.raises(RuntimeError, match=r"[Ww]ait"):
+                    carrier.release()
+                hold.let_go()
+                work.result()
+            assert torch.equal(values(others[0].grad), oracle_gradients(call, SHEET, drawn)[1])
+            carrier.release()
+
+    @pytest.mark.parametrize("call", CALLS, ids=str)
+    @pytest.mark.parametrize("slots", [1, 3, None])
+    @pytest.mark.parametrize("nth", [1, 2, 4])
+    def test_failed_read_publishes_no_result_and_leaves_all_usable(
+        self, call: Call, slots: int | None, nth: int
+    ) -> None:
+        carrier, x, secondary = sheet(budget_tiles=slots)
+        x.requires_grad_()
+        x.detach()[0, 0] = SHEET[0, 0].item()
+        before = carrier.valid_tiles, carrier.version, carrier.is_owned(), carrier.primary.is_owned()
+        threads = threading.active_count()
+        carrier.evict(every_tile(carrier))
+        others = [ordinary(held, wants=True) for held in call.others]
+        secondary.fail_read(nth, OSError("gone"))
+        with pytest.raises(OSError, match="gone"):
+            call.run(x, *others)
+        assert (carrier.valid_tiles, carrier.version, carrier.is_owned(), carrier.primary.is_owned()) == before
+        assert carrier.dirty_tiles == TileSet()
+        assert_usable(carrier)
+        assert torch.equal(slots_of(carrier), SHEET.reshape(-1))
+        assert not any(other.carrier.is_owned() or other.version for other in others)
+        assert x.autograd_ctx is None
+        result = call.run(x, *others)
+        assert torch.equal(values(result), call.expected())
+        assert threading.active_count() <= threads + 16
+        carrier.evict(every_tile(carrier))
+        carrier.release()
+
+    @pytest.mark.parametrize("call", SAVING, ids=str)
+    @pytest.mark.parametrize("nth", [1, 2, 4])
+    def test_failed_read_of_a_backward_publishes_no_gradient(self, call: Call, nth: int) -> None:
+        carrier, x, secondary = sheet(budget_tiles=2)
+        result, others = call.with_ordinary(x.requires_grad_(), wants=True)
+        carrier.evict(every_tile(carrier))
+        drawn = cotangent_of(result)
+        secondary.fail_read(nth, OSError("gone"))
+        with pytest.raises(OSError, match="gone"):
+            result.backward(cotangent_for(result, drawn), retain_graph=True)
+        assert (x.grad, others[0].grad) == (None, None)
+        assert_usable(carrier)
+        assert torch.equal(slots_of(carrier), SHEET.reshape(-1))
+        result.backward(cotangent_for(result, drawn))
+        for tensor, gradient in zip((x, *others), oracle_gradients(call, SHEET, drawn), strict=True):
+            assert torch.equal(values(tensor.grad), gradient)
+        carrier.evict(every_tile(carrier))
+        carrier.release()
+
+    def test_short_read_is_an_error_and_no_result(self) -> None:
+        for call in CALLS:
+            carrier, x, secondary = sheet()
+            secondary.script.shorten("read", 2)
+            with pytest.raises((OSError, RuntimeError)):
+                call.with_ordinary(x)
+            assert_usable(carrier)
+            assert torch.equal(values(call.with_ordinary(x)[0]), call.expected())
+
+    def test_failed_write_back_of_somebody_elses_tile_loses_nothing(self) -> None:
+        """Dirty tiles of the operand stay in primary; no operation has a reason to write."""
+        carrier, x, secondary = sheet(budget_tiles=2)
+        changed = SHEET.clone()
+        for at in ((0, 0), (3, 5)):
+            x[at] = changed[at] = 100.0
+        secondary.fail_write(1, OSError("disk full"))
+        for call in CALLS:
+            assert torch.equal(values(call.with_ordinary(x)[0]), call.expected(changed))
+        assert secondary.writes == 0
+        secondary.script.clear()
+        assert torch.equal(slots_of(carrier), changed.reshape(-1))
+
+    def test_gradient_that_cannot_spill_is_not_published(self) -> None:
+        """A gradient of more tiles than the budget has goes to a secondary of its own, which may be full."""
+        for call in CALLS:
+            carrier, x, _ = sheet(budget_tiles=1)
+            result, _ = call.with_ordinary(x.requires_grad_())
+
+            def failing(tier: ScriptedCarrier, size: int) -> None:
+                tier.script.fail("write", 1, OSError("disk full"))
+                FaultyCarrier._allocate(tier, size)
+
+            drawn = cotangent_for(result, cotangent_of(result))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ScriptedCarrier, "_allocate", failing)
+                with pytest.raises(OSError, match="disk full"):
+                    result.backward(drawn, retain_graph=True)
+            assert x.grad is None
+            assert_usable(carrier)
+            result.backward(drawn)
+            assert torch.equal(values(x.grad), oracle_gradients(call, SHEET, cotangent_of(result))[0])
+
+    def test_operations_of_many_threads_share_a_budget_of_one_tile(self) -> None:
+        carrier, x, _ = sheet(budget_tiles=1)
+        for call in CALLS:
+            running = [Background(lambda c=call: c.with_ordinary(x)[0]) for _ in range(4)]
+            assert all(torch.equal(values(work.result()), call.expected()) for work in running)
+        assert carrier.statistics().pinned_tiles == 0
+        carrier.release()
+
+    def test_operation_inside_a_stream_and_a_borrow_block(self) -> None:
+        carrier, x, _ = sheet(budget_tiles=2)
+        with carrier.stream(every_tile(carrier)) as stream:
+            for coordinate, view in stream:
+                assert torch.equal(values(sw.relu(x)), SHEET.relu())
+                row, column = coordinate[0] * 2, coordinate[1] * 3
+                assert torch.equal(view, SHEET[row : row + 2, column : column + 3])
+        with carrier.borrow(TileSet([(0, 0), (1, 1)])):
+            assert torch.equal(values(sw.matmul(x, ordinary(RIGHT))), SHEET @ RIGHT)
+        carrier.evict(every_tile(carrier))
 
 
 class TestBorrow:

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 import strideweave
+import strideweave as sw
 from strideweave import (
     CPU,
     LRU,
+    BudgetExceeded,
     FileBacked,
     ResidencyPlan,
     ResidencyPolicy,
@@ -24,23 +26,41 @@ from strideweave import (
 )
 from strideweave.carriers import tiled_evictable
 from strideweave.carriers.tiled_evictable import LFU, AwaitResidency, Pinned, Schedule
+from strideweave.operation import OperandKind, OperandSpec, OperationDefinition, OperationSchema, resolve_pointwise
+from strideweave.operation.node import Operation
+from support.direct import (
+    CALLS,
+    OTHER,
+    RIGHT,
+    SAVING,
+    SHEET,
+    Call,
+    Recorded,
+    cotangent_for,
+    cotangent_of,
+    in_background,
+    oracle_gradients,
+    ordinary,
+    sheet,
+    values,
+)
 from support.tiled import every_tile, experts, matrix, situation, slots_of, tiles
 
 
-class Recorded:
-    """A policy that answers with what it was told to, and remembers what it was asked."""
-
-    def __init__(self, answer: object = None) -> None:
-        self.answer = ResidencyPlan() if answer is None else answer
-        self.asked: list[tuple[TileSet, str]] = []
-
-    def plan(self, required: TileSet, purpose: str) -> ResidencyPlan:
-        self.asked.append((required, purpose))
-        if isinstance(self.answer, BaseException):
-            raise self.answer
-        if isinstance(self.answer, Callable):  # type: ignore[arg-type]
-            return self.answer(required)  # type: ignore[no-any-return, operator]
-        return self.answer  # type: ignore[return-value]
+def first_of(kept: Tensor, dropped: Tensor) -> Tensor:
+    """The value of `kept`, under a node of both operands whose gradient for the second is None."""
+    definition = OperationDefinition(
+        "first_of",
+        OperationSchema([OperandSpec(name, OperandKind.TENSOR, differentiable=True) for name in ("kept", "dropped")]),
+        resolve_pointwise,
+        None,
+        lambda context, g: (g, None),
+    )
+    node = Operation(definition, CPU)
+    result = kept.detach()
+    node._record(resolve_pointwise(definition.bind(kept, dropped)), (result,), (True, True))
+    result.autograd_ctx = node
+    return result
 
 
 def picked(*ordinals: int) -> TileSelection:
@@ -478,3 +498,325 @@ class TestResidencyPolicyCanOptimizeButCannotDefineCorrectness:
             gradients.append(slots_of(weight.grad.carrier))  # type: ignore[arg-type]
         assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
         assert gradients[0].abs().sum() > 0
+
+    # -- direct operations and their backward ----------------------------------------------------------------------
+
+    def test_run_backward_without_a_policy(self) -> None:
+        for call in CALLS:
+            gradients = []
+            for is_evicted in (False, True):
+                carrier, x, _ = sheet(budget_tiles=None if is_evicted else 4)
+                carrier.promote(every_tile(carrier))
+                result, others = call.with_ordinary(x.requires_grad_(), wants=True)
+                if is_evicted:
+                    carrier.evict(every_tile(carrier))
+                drawn = cotangent_of(result)
+                result.backward(cotangent_for(result, drawn))
+                gradients.append([values(t.grad) for t in (x, *others)])
+            expected = oracle_gradients(call, SHEET, drawn)
+            for found in gradients:
+                assert all(torch.equal(one, wanted) for one, wanted in zip(found, expected, strict=True))
+
+    def test_skip_an_unreachable_branch(self) -> None:
+        policy = Recorded()
+        carrier, x, secondary = sheet(residency_policy=policy)
+        kept = ordinary(OTHER, wants=True)
+        skipped = ordinary(OTHER, wants=True)
+        reached, unreached = sw.mul(kept, 2.0), sw.mul(x.requires_grad_(), skipped)
+        joined = first_of(reached, unreached)
+        assert [t.autograd_ctx is not None for t in joined.autograd_ctx.inputs()] == [True, True]
+        carrier.evict(every_tile(carrier))
+        policy.asked.clear()
+        before, reads = situation(carrier), secondary.reads
+        strideweave.reduce_sum(joined).backward()
+        assert torch.equal(values(kept.grad), torch.full((4, 6), 2.0))
+        assert (x.grad, skipped.grad) == (None, None)
+        assert (policy.asked, secondary.reads, situation(carrier)) == ([], reads, before)
+
+    def test_branch_that_the_loss_does_not_use_asks_nothing(self) -> None:
+        policy = Recorded()
+        carrier, x, _ = sheet(residency_policy=policy)
+        weight = ordinary(RIGHT, wants=True)
+        unused = sw.matmul(x, weight)
+        used = sw.reduce_sum(sw.mul(weight, 3.0))
+        policy.asked.clear()
+        before = situation(carrier)
+        used.backward()
+        assert (policy.asked, situation(carrier)) == ([], before)
+        assert unused.requires_grad
+
+    @pytest.mark.parametrize("call", CALLS, ids=str)
+    def test_policy_is_asked_once_for_an_operation_before_anything_moves(self, call: Call) -> None:
+        policy = Recorded()
+        carrier, x, secondary = sheet(residency_policy=policy)
+        policy.look = lambda: (situation(carrier), secondary.reads)
+        before = situation(carrier), 0
+        call.with_ordinary(x)
+        assert policy.asked == [(every_tile(carrier), "operation")]
+        assert policy.seen == [before]
+
+    def test_each_carrier_of_an_operation_asks_its_own_policy_once(self) -> None:
+        one, two = Recorded(), Recorded()
+        first, x, _ = sheet(residency_policy=one)
+        second, y, _ = sheet(residency_policy=two)
+        sw.add(x, y)
+        sw.elementwise_mul(x, x)
+        assert one.asked == [(every_tile(first), "operation")] * 2
+        assert two.asked == [(every_tile(second), "operation")]
+
+    @pytest.mark.parametrize("call", CALLS, ids=str)
+    def test_policy_is_asked_once_for_a_backward_that_reads_saved_tiles(self, call: Call) -> None:
+        policy = Recorded()
+        carrier, x, secondary = sheet(residency_policy=policy)
+        result, others = call.with_ordinary(x.requires_grad_(), wants=True)
+        drawn = cotangent_for(result, cotangent_of(result))
+        carrier.evict(every_tile(carrier))
+        policy.asked.clear()
+        policy.seen.clear()
+        reads = secondary.reads
+        policy.look = lambda: (situation(carrier), secondary.reads)
+        before = situation(carrier), reads
+        result.backward(drawn)
+        if call in SAVING:
+            assert policy.asked == [(every_tile(carrier), "backward")]
+            assert policy.seen == [before]
+        else:
+            assert (policy.asked, secondary.reads) == ([], reads), "its gradient needs no value of the operand"
+        assert len(others) == len(call.others)
+
+    @pytest.mark.parametrize("call", SAVING, ids=str)
+    def test_backward_that_reads_no_saved_tile_asks_nothing(self, call: Call) -> None:
+        policy = Recorded()
+        carrier, x, secondary = sheet(residency_policy=policy)
+        result, _ = call.with_ordinary(x.requires_grad_())
+        drawn = cotangent_of(result)
+        carrier.evict(every_tile(carrier))
+        policy.asked.clear()
+        reads = secondary.reads
+        result.backward(cotangent_for(result, drawn))
+        assert (policy.asked, secondary.reads) == ([], reads)
+        assert torch.equal(values(x.grad), oracle_gradients(call, SHEET, drawn)[0])
+
+    def test_policy_is_not_asked_for_an_operation_that_is_refused(self) -> None:
+        policy = Recorded()
+        _, x, _ = sheet(residency_policy=policy)
+        for attempt in (
+            lambda: sw.add(x, ordinary(RIGHT)),
+            lambda: sw.matmul(x, x),
+            lambda: sw.exp(x),
+            lambda: sw.add(x, "no number"),
+        ):
+            with pytest.raises((ValueError, TypeError, NotImplementedError)):
+                attempt()
+        assert policy.asked == []
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            ("plan", TypeError),
+            ((), TypeError),
+            (ResidencyPlan(promote=TileSet([(2, 0)])), ValueError),
+            (ResidencyPlan(retain=TileSet([(0, 0, 0)])), ValueError),
+            (ResidencyPlan(evict=TileSet([(0, 9)])), ValueError),
+            (ZeroDivisionError("policy"), ZeroDivisionError),
+            (KeyboardInterrupt(), KeyboardInterrupt),
+        ],
+    )
+    def test_reject_an_invalid_policy_result_before_execution_of_an_operation_and_a_backward(
+        self, answer: object, error: type[BaseException]
+    ) -> None:
+        policy = Recorded()
+        carrier, x, secondary = sheet(residency_policy=policy)
+        carrier.promote(TileSet([(1, 0)]))
+        for call in CALLS:
+            policy.answer = answer
+            before, reads = situation(carrier), secondary.reads
+            with pytest.raises(error):
+                call.with_ordinary(x)
+            assert (situation(carrier), secondary.reads) == (before, reads)
+        for call in SAVING:
+            policy.answer = ResidencyPlan()
+            leaf = x.detach().requires_grad_()
+            result, others = call.with_ordinary(leaf, wants=True)
+            drawn = cotangent_of(result)
+            policy.answer = answer
+            before, reads = situation(carrier), secondary.reads
+            with pytest.raises(error):
+                result.backward(cotangent_for(result, drawn), retain_graph=True)
+            assert (situation(carrier), secondary.reads) == (before, reads)
+            assert (leaf.grad, others[0].grad) == (None, None)
+            policy.answer = ResidencyPlan()
+            result.backward(cotangent_for(result, drawn))
+            assert torch.equal(values(leaf.grad), oracle_gradients(call, SHEET, drawn)[0])
+
+    @pytest.mark.parametrize("call", CALLS, ids=str)
+    @pytest.mark.parametrize("slots", [1, None])
+    def test_evict_tiles_leave_after_the_operation_and_never_take_saved_values_away(
+        self, call: Call, slots: int | None
+    ) -> None:
+        policy = Recorded(lambda required: ResidencyPlan(evict=required))
+        carrier, x, _ = sheet(budget_tiles=slots, residency_policy=policy)
+        changed = SHEET.clone()
+        x[0, 0] = changed[0, 0] = 40.0
+        result, others = call.with_ordinary(x.requires_grad_(), wants=True)
+        assert torch.equal(values(result), call.expected(changed))
+        wait_until(lambda: carrier.primary_tiles == TileSet())
+        drawn = cotangent_of(result)
+        result.backward(cotangent_for(result, drawn))
+        for tensor, gradient in zip((x, *others), oracle_gradients(call, changed, drawn), strict=True):
+            assert torch.equal(values(tensor.grad), gradient)
+        wait_until(lambda: carrier.primary_tiles == TileSet())
+        assert torch.equal(slots_of(carrier), changed.reshape(-1))
+
+    @pytest.mark.parametrize("call", CALLS, ids=str)
+    def test_promoted_tiles_are_primary_before_the_operation_consumes_them(self, call: Call) -> None:
+        promoted = TileSet([(0, 1), (1, 1)])
+        carrier, x, secondary = sheet(budget_tiles=2, residency_policy=Recorded(ResidencyPlan(promote=promoted)))
+        assert torch.equal(values(call.with_ordinary(x)[0]), call.expected())
+        assert carrier.primary_tiles == promoted
+        assert secondary.reads == 4
+        carrier.evict(every_tile(carrier))
+
+    def test_promoted_tiles_are_primary_before_a_backward_consumes_them(self) -> None:
+        promoted = TileSet([(0, 1), (1, 1)])
+        for call in SAVING:
+            policy = Recorded()
+            carrier, x, _ = sheet(budget_tiles=2, residency_policy=policy)
+            result, others = call.with_ordinary(x, wants=True)
+            carrier.evict(every_tile(carrier))
+            policy.answer = ResidencyPlan(promote=promoted)
+            drawn = cotangent_of(result)
+            result.backward(cotangent_for(result, drawn))
+            assert torch.equal(values(others[0].grad), oracle_gradients(call, SHEET, drawn)[1])
+            assert carrier.primary_tiles == promoted
+
+    def test_plan_that_promotes_beyond_the_budget_is_refused_before_anything(self) -> None:
+        policy = Recorded(lambda required: ResidencyPlan(promote=required))
+        carrier, x, secondary = sheet(budget_tiles=2, residency_policy=policy)
+        before = situation(carrier)
+        for call in CALLS:
+            with pytest.raises(BudgetExceeded):
+                call.with_ordinary(x)
+        assert (situation(carrier), secondary.reads) == (before, 0)
+
+    @pytest.mark.parametrize("call", CALLS, ids=str)
+    def test_retained_tiles_stay_until_the_operation_is_over(self, call: Call) -> None:
+        retained = TileSet([(0, 0), (1, 0)])
+        carrier, x, secondary = sheet(budget_tiles=2, residency_policy=Recorded(ResidencyPlan(retain=retained)))
+        carrier.promote(retained)
+        with secondary.hold_read(2) as hold, in_background(lambda: call.with_ordinary(x)[0], hold) as running:
+            hold.wait_until_reached()
+            assert carrier.primary_tiles == retained
+            hold.let_go()
+            assert torch.equal(values(running.result()), call.expected())
+        assert carrier.primary_tiles == retained
+
+    def test_required_values_come_to_an_operation_whatever_the_policy_says(self) -> None:
+        for answer in (
+            ResidencyPlan(promote=TileSet([(1, 1)]), evict=TileSet([(0, 0), (0, 1)])),
+            ResidencyPlan(retain=TileSet([(0, 0)])),
+            ResidencyPlan(evict=TileSet([(0, 0), (0, 1), (1, 0), (1, 1)])),
+        ):
+            carrier, x, _ = sheet(budget_tiles=1, residency_policy=Recorded(answer))
+            for call in CALLS:
+                assert torch.equal(values(call.with_ordinary(x)[0]), call.expected())
+                carrier.promote(TileSet([(0, 0)]))
+
+    def test_policy_that_moves_the_tiles_of_an_operation_away_changes_no_result(self) -> None:
+        policy = Recorded()
+        carrier, x, _ = sheet(residency_policy=policy)
+        policy.answer = lambda required: carrier.evict(required) or ResidencyPlan(evict=required)
+        for call in CALLS:
+            carrier.promote(every_tile(carrier))
+            result, others = call.with_ordinary(x.detach().requires_grad_(), wants=True)
+            assert torch.equal(values(result), call.expected())
+            drawn = cotangent_of(result)
+            result.backward(cotangent_for(result, drawn))
+            if others:
+                assert torch.equal(values(others[0].grad), oracle_gradients(call, SHEET, drawn)[1])
+
+    def test_policy_that_leaves_a_request_pending_conflicts_with_it_in_an_operation(self) -> None:
+        policy = Recorded()
+        carrier, x, secondary = sheet(residency_policy=policy)
+        handles: list[AwaitResidency] = []
+        policy.answer = lambda required: handles.append(carrier.promote_async(required)) or ResidencyPlan()
+        with secondary.hold_read(), pytest.raises(RuntimeError, match=r"wait\(\)"):
+            sw.relu(x)
+        handles[0].wait(5)
+        policy.answer = ResidencyPlan()
+        assert torch.equal(values(sw.relu(x)), SHEET.relu())
+
+    def test_policy_that_releases_the_carrier_fails_the_operation(self) -> None:
+        for call in CALLS:
+            policy = Recorded()
+            carrier, x, _ = sheet(residency_policy=policy)
+            policy.answer = lambda required, c=carrier: c.release() or ResidencyPlan(evict=required)
+            with pytest.raises(RuntimeError, match="released"):
+                call.with_ordinary(x)
+
+    def test_policy_that_operates_in_turn_ends_in_its_own_recursion(self) -> None:
+        policy = Recorded()
+        carrier, x, _ = sheet(residency_policy=policy)
+        policy.answer = lambda required: sw.relu(x) and ResidencyPlan()
+        before = situation(carrier)
+        with pytest.raises(RecursionError):
+            sw.relu(x)
+        assert situation(carrier) == before
+
+    def test_policy_that_writes_the_operand_gives_what_is_there_then(self) -> None:
+        """The callback comes before the work: what it writes is part of the operand, and of what is saved."""
+        policy = Recorded()
+        carrier, x, _ = sheet(residency_policy=policy)
+        policy.answer = lambda required: x.__setitem__((0, 0), 50.0) or ResidencyPlan()
+        weight = ordinary(OTHER, wants=True)
+        result = sw.mul(x, weight)
+        changed = SHEET.clone()
+        changed[0, 0] = 50.0
+        assert torch.equal(values(result), changed * OTHER)
+        policy.answer = ResidencyPlan()
+        sw.reduce_sum(result).backward()
+        assert torch.equal(values(weight.grad), changed)
+        assert carrier.version == 1
+
+    def test_failed_eviction_after_an_operation_is_reported_and_takes_no_result_away(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        policy = Recorded(lambda required: ResidencyPlan(evict=required))
+        carrier, x, secondary = sheet(residency_policy=policy)
+        changed = SHEET.clone()
+        x[3, 5] = changed[3, 5] = 70.0
+        for failures, call in enumerate(CALLS, 1):
+            secondary.fail_write(1, OSError("disk full"))
+            assert torch.equal(values(call.with_ordinary(x)[0]), call.expected(changed))
+            wait_until(lambda n=failures: carrier.statistics().failed_policy_evictions == n)
+            assert carrier.dirty_tiles == TileSet([(1, 1)])
+        wait_until(lambda: caplog.text.count("disk full") == len(CALLS))
+
+    def test_eviction_after_one_operation_is_deferred_while_another_runs(self) -> None:
+        policy = Recorded(lambda required: ResidencyPlan(evict=required))
+        carrier, x, secondary = sheet(residency_policy=policy)
+        with secondary.hold_read(4) as hold, in_background(lambda: sw.relu(x), hold) as running:
+            hold.wait_until_reached()
+            resident = carrier.primary_tiles
+            with in_background(lambda: sw.mul(x, 2.0), hold) as other:
+                hold.let_go()
+            assert torch.equal(values(other.result()), SHEET * 2)
+            assert torch.equal(values(running.result()), SHEET.relu())
+        assert resident is not None
+        wait_until(lambda: carrier.primary_tiles == TileSet())
+
+    @pytest.mark.parametrize(
+        "policy", [LRU(), LFU(), Pinned(TileSet([(1, 1)])), Schedule([TileSet([(0, 0)]), TileSet([(1, 0)])])], ids=repr
+    )
+    def test_every_shipped_policy_gives_the_results_and_gradients_that_none_gives(
+        self, policy: ResidencyPolicy
+    ) -> None:
+        for call in CALLS:
+            carrier, x, _ = sheet(budget_tiles=2, residency_policy=policy)
+            result, others = call.with_ordinary(x.requires_grad_(), wants=True)
+            assert torch.equal(values(result), call.expected())
+            drawn = cotangent_of(result)
+            result.backward(cotangent_for(result, drawn))
+            for tensor, gradient in zip((x, *others), oracle_gradients(call, SHEET, drawn), strict=True):
+                assert torch.equal(values(tensor.grad), gradient)
+            carrier.evict(every_tile(carrier))

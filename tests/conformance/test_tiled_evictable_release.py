@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import strideweave as sw
 from strideweave import FileBacked, Tensor, TiledEvictable, TileSelection, TileSet
 from support.tiled import every_tile, experts, matrix, situation, slots_of, tiles
 
@@ -39,6 +40,11 @@ class TestTiledReleaseEndsAllOwnedResidency:
             lambda: carrier.__setitem__(0, 1.0),
             lambda: tensor[0, 0],
             lambda: tensor.materialize(),
+            lambda: sw.relu(tensor),
+            lambda: sw.mul(tensor, 2.0),
+            lambda: sw.reduce_sum(tensor),
+            lambda: sw.matmul(tensor, tensor),
+            lambda: carrier.dispatch_op("add"),
         ):
             with pytest.raises(RuntimeError, match="released"):
                 request()

@@ -6,10 +6,39 @@ import pytest
 import torch
 
 import strideweave
-from strideweave import CPU, DType, FileBacked, Layout, Tensor, TiledEvictable, TileSelection
+import strideweave as sw
+from strideweave import (
+    CPU,
+    CUDA,
+    Carrier,
+    CheckpointFile,
+    DType,
+    Evictable,
+    FileBacked,
+    Generic,
+    Layout,
+    Metal,
+    Tensor,
+    TiledEvictable,
+    TileSelection,
+    from_torch,
+)
 from strideweave.carriers import tiled_evictable
+from strideweave.carriers.block_device import BlockDeviceCarrier
+from strideweave.carriers.definition import installed, is_defined
+from strideweave.carriers.extension import CarrierDefinition, DependentCarrier, register_carrier_definition
+from strideweave.carriers.extension.composite import composite_of
+from strideweave.carriers.extension.transfers import transfer_route
+from strideweave.carriers.operation_capability import capabilities_for_carrier_class
+from strideweave.carriers.routes import registered_move_operation
+from strideweave.operation.execution import executor_of
+from support.defined import defined, filled, run_storage
 from support.scripted_carrier import ScriptedCarrier
 from support.tiled import every_tile, experts, locations, matrix, situation, slots_of, tiles
+
+
+def every_subclass(cls: type) -> list[type]:
+    return [found for sub in cls.__subclasses__() for found in (sub, *every_subclass(sub))]
 
 
 class TestTiledEvictableOwnsOneFlatLogicalStorageExtent:
@@ -61,14 +90,67 @@ class TestTiledEvictableOwnsOneFlatLogicalStorageExtent:
             assert torch.equal(carrier.project(weight, TileSelection([[c] for c in tile])).wait().torch(), block)
 
     def test_composition_leaves_the_tier_classes_unchanged(self) -> None:
-        before = {kind: dict(vars(kind)) for kind in (CPU, FileBacked)}
-        carrier, weight, _ = matrix(secondary=FileBacked())
+        kinds = (Generic, CPU, CUDA, Metal, FileBacked, BlockDeviceCarrier, CheckpointFile, Evictable)
+
+        def surface() -> list[object]:
+            """All that could be installed on a class, or decides what it can do."""
+            return [
+                (
+                    dict(vars(kind)),
+                    installed(kind),
+                    executor_of(kind),
+                    composite_of(kind),
+                    () if kind is Evictable else [capabilities_for_carrier_class(kind, n) for n in ("add", "relu")],
+                    [(transfer_route(kind, to), registered_move_operation(kind, to)) for to in kinds],
+                )
+                for kind in kinds
+            ]
+
+        before = surface()
+        carrier, weight, dense = matrix(secondary=FileBacked())
+        weight.requires_grad_()
         carrier.project(weight, TileSelection([[1, 0], [0]])).wait()
         carrier.evict(every_tile(carrier))
+        other = from_torch(torch.ones(4, 4))
+        for result in (sw.add(weight, other), sw.mul(2.0, weight), sw.relu(weight), sw.matmul(other, weight)):
+            sw.reduce_sum(result).backward()
         carrier.release()
-        assert {kind: dict(vars(kind)) for kind in (CPU, FileBacked)} == before
+        assert surface() == before
+        assert not any(is_defined(kind) for kind in kinds)
+        assert torch.equal(sw.relu(from_torch(dense - 5)).torch(), (dense - 5).relu())
 
-    @pytest.mark.parametrize("name", ["TiledEvictable", "TileSelection", "TileSet", "ResidencyPlan"])
+    def test_definition_is_the_only_one_that_is_shipped(self) -> None:
+        shipped = [kind for kind in every_subclass(Carrier) if kind.__module__.startswith("strideweave.carriers.")]
+        assert {kind for kind in shipped if is_defined(kind)} == {TiledEvictable}
+        assert issubclass(TiledEvictable, DependentCarrier)
+        assert composite_of(TiledEvictable) is not None
+        found = installed(TiledEvictable)
+        assert found is not None
+        assert list(found.facets) == [tiled_evictable.TiledResidencyFacet]
+        with pytest.raises(TypeError, match="TiledEvictable"):
+            capabilities_for_carrier_class(TiledEvictable)
+        with pytest.raises(TypeError):
+            register_carrier_definition(TiledEvictable, CarrierDefinition(found.storage))
+        with pytest.raises(TypeError):
+            type("Narrower", (TiledEvictable,), {})
+
+    def test_tier_of_a_defined_class_computes_and_stores(self) -> None:
+        """A carrier that is made of a definition, with storage only, serves as secondary."""
+        values = torch.arange(16.0)
+        secondary = filled(defined(run_storage(elementwise_fallback=True), name="Shelf"), values.tolist())
+        carrier = TiledEvictable(CPU(0), secondary, (2, 2), (2, 2), budget=16)
+        tensor = Tensor(carrier, 0, Layout.column_major(4, 4), requires_grad=True)
+        result = sw.mul(tensor, tensor)
+        assert torch.equal(result.detach().torch(), values.reshape(4, 4).T ** 2)
+        sw.reduce_sum(result).backward()
+        assert tensor.grad is not None
+        assert torch.equal(tensor.grad.materialize().torch(), 2 * values.reshape(4, 4).T)
+        carrier.release()
+
+    @pytest.mark.parametrize(
+        "name",
+        ["TiledEvictable", "TileSelection", "TileSet", "ResidencyPlan", "TiledResidencyFacet", "AwaitResidency"],
+    )
     def test_name_is_importable_from_both_places(self, name: str) -> None:
         assert getattr(strideweave, name) is getattr(tiled_evictable, name)
         assert name in strideweave.__all__

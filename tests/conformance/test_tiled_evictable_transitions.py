@@ -5,23 +5,29 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strideweave import CPU, AwaitResidency, BudgetExceeded, FileBacked, Tensor, TileSelection, TileSet
+import strideweave as sw
+from strideweave import CPU, AwaitResidency, BudgetExceeded, FileBacked, Tensor, TileSelection, TileSet, from_torch
+from strideweave.carriers import tiled_evictable
+from support.direct import CALLS, SHEET, Recorded, in_background, sheet, values
 from support.scripted_carrier import ScriptedCarrier
 from support.tiled import every_tile, experts, locations, matrix, situation, slots_of, tiles
 
 
 class TestResidencyTransitionsHaveAsynchronousAndBlockingForms:
-    def test_prefetch_without_changing_the_tensor(self) -> None:
+    def test_prefetch_without_changing_autograd(self) -> None:
         carrier, weight, dense, _ = experts()
         selection = TileSelection([[3, 1], [0], [0]])
-        before = weight.layout, weight.carrier, weight.version
+        weight.requires_grad_()
+        before = weight.layout, weight.carrier, weight.version, weight.autograd_ctx, weight.is_leaf
         handle = carrier.promote_async(selection)
         assert type(handle) is AwaitResidency
         assert handle.wait(5) is None
         assert carrier.primary_tiles == tiles(1, 3)
-        assert (weight.layout, weight.carrier, weight.version) == before
+        assert (weight.layout, weight.carrier, weight.version, weight.autograd_ctx, weight.is_leaf) == before
         read = carrier.statistics().bytes_read
-        assert torch.equal(carrier.project(weight, selection).wait(5).torch(), dense[[3, 1]])
+        compact = carrier.project(weight, selection).wait(5)
+        assert torch.equal(compact.detach().torch(), dense[[3, 1]])
+        assert compact.autograd_ctx.inputs() == (weight,)
         assert carrier.statistics().bytes_read == read
         assert carrier.statistics().hits == 2
 
@@ -60,16 +66,36 @@ class TestResidencyTransitionsHaveAsynchronousAndBlockingForms:
         assert carrier.primary_tiles == tiles(0, 1)
 
     @pytest.mark.parametrize(
-        "request_name", ["project", "promote", "promote_async", "evict", "evict_async", "write", "stream", "borrow"]
+        "request_name",
+        [
+            "project",
+            "promote",
+            "promote_async",
+            "evict",
+            "evict_async",
+            "write",
+            "stream",
+            "borrow",
+            "scatter",
+            "operation",
+            "operation second",
+            "operation on two",
+            "backward",
+        ],
     )
     @pytest.mark.parametrize("pending", ["evict", "promote"])
     def test_refuse_hidden_waiting_on_external_transition(self, request_name: str, pending: str) -> None:
         carrier, weight, dense, secondary = experts()
+        other = from_torch(torch.ones(4, 2, 3)).requires_grad_()
+        _, second, _, _ = experts()
         if pending == "evict":
             carrier[0] = 1.0
+        loss = sw.reduce_sum(sw.mul(weight, other))
+        if pending == "evict":
             hold = secondary.hold_write()
             handle = carrier.evict_async(tiles(0))
         else:
+            carrier.evict(tiles(0, 1, 2, 3))  # the operation has kept what it found room for
             hold = secondary.hold_read()
             handle = carrier.promote_async(tiles(0))
         with hold:
@@ -85,10 +111,21 @@ class TestResidencyTransitionsHaveAsynchronousAndBlockingForms:
                     "write": lambda: weight.__setitem__((0, 0, 1), 2.0),
                     "stream": lambda: carrier.stream(tiles(0, 1)),
                     "borrow": lambda: carrier.borrow(tiles(0, 1)).__enter__(),
+                    "scatter": lambda: carrier.scatter(
+                        from_torch(torch.ones(1, 2, 3)), weight, TileSelection([[0], [0], [0]]), "add"
+                    ),
+                    "operation": lambda: sw.reduce_sum(weight),
+                    "operation second": lambda: sw.mul(other, weight),
+                    "operation on two": lambda: sw.add(second, weight),
+                    "backward": lambda: loss.backward(retain_graph=True),
                 }[request_name]()
             assert situation(carrier) == before
+            assert other.grad is None
             assert not handle.done
         handle.wait(5)
+        if request_name == "backward":
+            loss.backward()
+            assert torch.equal(other.grad.torch(), dense)
         assert torch.equal(carrier.project(weight, TileSelection([[1, 0], [0], [0]])).wait(5).torch(), dense[[1, 0]])
 
     def test_clean_read_meanwhile_is_no_conflict(self) -> None:
@@ -213,3 +250,55 @@ class TestResidencyTransitionsHaveAsynchronousAndBlockingForms:
         assert not isinstance(carrier.promote_async(tiles(0)).wait(5), Tensor)
         with pytest.raises(TypeError, match="created by the framework"):
             AwaitResidency()
+
+    # -- the facet -----------------------------------------------------------------------------------------------
+
+    def test_facet_has_the_four_methods_and_takes_the_carrier_first(self) -> None:
+        carrier, _, _, _ = experts()
+        kind = tiled_evictable.TiledResidencyFacet
+        facet = carrier.require_facet(kind)
+        assert sw.TiledResidencyFacet is kind
+        assert type(facet) is kind
+        assert facet.promote(carrier, tiles(0, 2)) is None
+        assert carrier.primary_tiles == tiles(0, 2)
+        handle = facet.promote_async(carrier, TileSelection([[1], [0], [0]]))
+        assert type(handle) is AwaitResidency
+        handle.wait(5)
+        assert facet.evict(carrier, tiles(0)) is None
+        assert facet.evict_async(carrier, tiles(1)).wait(5) is None
+        assert carrier.primary_tiles == tiles(2)
+        with pytest.raises(TypeError):
+            facet.promote(carrier, [(0, 0, 0)])
+        assert CPU(1).facet(kind) is None
+
+    # -- work of one's own is no conflict ------------------------------------------------------------------------
+
+    def test_movement_of_the_same_operation_is_no_conflict(self) -> None:
+        policy = Recorded(lambda required: sw.ResidencyPlan(promote=required))
+        carrier, x, _ = sheet(residency_policy=policy)
+        x.requires_grad_()
+        for call in CALLS:
+            result, _ = call.with_ordinary(x, wants=True)
+            assert torch.equal(values(result), call.expected())
+            carrier.evict(every_tile(carrier))
+            sw.reduce_sum(result).backward()
+            carrier.evict(every_tile(carrier))
+
+    def test_projection_on_its_way_is_no_conflict_for_an_operation(self) -> None:
+        carrier, x, secondary = sheet(budget_tiles=2)
+        with secondary.hold_read() as hold:
+            handle = carrier.project(x, TileSelection([[0, 1], [0]]))
+            hold.wait_until_reached()
+            with in_background(lambda: sw.add(x, x), hold) as running:
+                hold.let_go()
+            assert torch.equal(values(running.result()), SHEET + SHEET)
+        assert torch.equal(handle.wait(5).torch(), SHEET[:, :3])
+
+    def test_transition_of_a_disjoint_carrier_is_no_conflict(self) -> None:
+        _, x, _ = sheet()
+        other, _, secondary = sheet()
+        with secondary.hold_read() as hold:
+            handle = other.promote_async(every_tile(other))
+            hold.wait_until_reached()
+            assert torch.equal(values(sw.relu(x)), SHEET.relu())
+        handle.wait(5)

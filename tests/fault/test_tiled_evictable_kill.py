@@ -6,10 +6,13 @@ Children are forked, not started: they find torch imported. The last tests fail 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,8 +25,22 @@ from strideweave.io import Lanes, StorageError, lanes, positioned, writable_file
 from support.tiled import coordinates, every_tile
 
 TILES = 3
-SHAPE = (TILES, 16, 40)
-LAYOUT = Layout.row_major(*SHAPE)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How 1920 values make three tiles."""
+
+    shape: tuple[int, int, int]
+    tile_shape: tuple[int, int, int]
+
+    @property
+    def tile_elems(self) -> int:
+        return math.prod(self.tile_shape)
+
+
+WHOLE = Tiling((TILES, 16, 40), (1, 16, 40))
+RAGGED = Tiling((24, 8, 10), (9, 8, 10))  # 720, 720 and 480 values
 OLD = torch.arange(1920.0) + 1.0
 NEW = -OLD
 WORDS = {"old": OLD, "new": NEW}
@@ -31,11 +48,21 @@ WORDS = {"old": OLD, "new": NEW}
 Moment = Literal["before", "half", "after"]
 Work = Callable[[Path, Callable[[str], None]], None]
 
+tiling = WHOLE
+"""Of the running test; a fixture sets it."""
+
 
 def over(path: Path, values: torch.Tensor) -> TiledEvictable:
     """All tiles in primary with these values, over the store at the path, or over a new one."""
     secondary = FileBacked.open(path, dtype=DType.Float32, size=0) if path.exists() else FileBacked(path)
-    return TiledEvictable(CPU.wrap(values.clone()), secondary, (TILES, 1, 1), (1, *SHAPE[1:]), layout=LAYOUT)
+    return TiledEvictable(
+        CPU.wrap(values.clone()),
+        secondary,
+        (TILES, 1, 1),
+        tiling.tile_shape,
+        shape=tiling.shape,
+        layout=Layout.row_major(*tiling.shape),
+    )
 
 
 def found(carrier: TiledEvictable) -> dict[tuple[int, ...], str]:
@@ -49,7 +76,7 @@ def found(carrier: TiledEvictable) -> dict[tuple[int, ...], str]:
         assert (state.location, state.dirty) == ("secondary", False)
         with carrier.borrow(TileSet([coordinate])) as views:
             value = views[coordinate].reshape(-1).clone()
-        names = [name for name, whole in WORDS.items() if torch.equal(value, whole.view(TILES, -1)[k])]
+        names = [name for name, whole in WORDS.items() if torch.equal(value, whole.split(tiling.tile_elems)[k])]
         assert names, f"tile {coordinate} is torn: {value.sign().unique().tolist()}"
         out[coordinate] = names[0]
     return out
@@ -138,7 +165,13 @@ def goes_on(path: Path) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Path:
+def tiled_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiles of the test: whole ones, unless it asks for others."""
+    monkeypatch.setattr(sys.modules[__name__], "tiling", getattr(request, "param", WHOLE))
+
+
+@pytest.fixture
+def start(tiled_as: None, tmp_path: Path) -> Path:
     """A store with the old values, flushed."""
     path = tmp_path / "start.tiles"
     carrier = over(path, OLD)
@@ -172,6 +205,7 @@ def many_times(path: Path, tell: Callable[[str], None]) -> None:
     tell("ended")
 
 
+@pytest.mark.parametrize("tiled_as", [WHOLE, RAGGED], ids=["whole", "ragged"], indirect=True)
 @pytest.mark.parametrize("lane_count", [1, 4])
 @pytest.mark.parametrize("work", [evict_all, flush_all])
 def test_kill_at_every_write_leaves_each_tile_old_or_new(
@@ -294,6 +328,7 @@ def test_write_that_fails_leaves_every_tile_dirty_and_in_primary(
     again.release()
 
 
+@pytest.mark.parametrize("tiled_as", [WHOLE, RAGGED], ids=["whole", "ragged"], indirect=True)
 @pytest.mark.parametrize("nth", [1, 2])
 def test_sync_that_fails_leaves_tiles_dirty_and_the_next_flush_writes_them_again(
     nth: int, start: Path, monkeypatch: pytest.MonkeyPatch
@@ -316,11 +351,12 @@ def test_sync_that_fails_leaves_tiles_dirty_and_the_next_flush_writes_them_again
     assert carrier.tile_state((0, 0, 0)).dirty
     written = carrier.statistics().bytes_written
     carrier.flush()
-    assert carrier.statistics().bytes_written - written == 2 * carrier.tile_nbytes
+    last = 1920 - 2 * tiling.tile_elems
+    assert carrier.statistics().bytes_written - written == 4 * (tiling.tile_elems + last)
     assert not carrier.dirty_tiles.coordinates
     carrier.release()
     again = TiledEvictable.open(start)
     assert again[0] == 7.0
-    assert [again[640 * k + 1] for k in range(TILES)] == [NEW[640 * k + 1].item() for k in range(TILES)]
+    assert [again[k] for k in range(1, 1920, 97)] == NEW[1::97].tolist()
     assert start.read_bytes().startswith(MAGIC)
     again.release()

@@ -145,8 +145,9 @@ def test_geometry_runs_cover_each_footprint_exactly(drawn: tuple[Geometry, list[
     for ordinal, slots in enumerate(expected):
         starts = geometry.run_starts(ordinal)
         assert starts == sorted(starts)
-        assert [s + k for s in starts for k in range(geometry.run_elems)] == slots
-        assert geometry.is_contiguous == (slots[-1] - slots[0] + 1 == len(slots))
+        footprint = geometry.footprint(ordinal)
+        assert [s + k for s in starts for k in range(footprint.run_elems)] == slots
+        assert footprint.is_contiguous == (slots[-1] - slots[0] + 1 == len(slots))
 
 
 @given(geometries())
@@ -162,15 +163,16 @@ def test_geometry_locates_every_slot_in_ascending_packed_order(
 def gathered(geometry: Geometry, layout: Layout, flat: torch.Tensor, packed: list[torch.Tensor]) -> None:
     """The box and the order of a compatible layout both give every tile's logical values."""
     table = slot_table(layout)
-    box = geometry.box(layout)
     for ordinal, coordinate in enumerate(grid(geometry.grid_shape)):
         wanted = flat.numpy()[block(table, coordinate, geometry.tile_shape)].ravel(order="F").tolist()
         order = geometry.order(ordinal, 0, layout)
+        box = geometry.box(layout, ordinal)
         assert packed[ordinal][torch.from_numpy(order)].tolist() == wanted
         if box is None:
             continue
-        dense = torch.full((geometry.tile_elems,), -1.0)
-        strides = box.strides_in([math.prod(geometry.tile_shape[:k]) for k in range(len(geometry.tile_shape))])
+        extents = geometry.extents_of(ordinal)
+        dense = torch.full((math.prod(extents),), -1.0)
+        strides = box.strides_in([math.prod(extents[:k]) for k in range(len(extents))])
         dense.as_strided(box.extents, strides).copy_(packed[ordinal].as_strided(box.extents, box.packed))
         assert dense.tolist() == wanted
         dense.fill_(-1.0)
@@ -188,7 +190,7 @@ def packed_tiles(geometry: Geometry, flat: torch.Tensor) -> list[torch.Tensor]:
 def test_geometry_own_layout_gathers_logical_values(drawn: tuple[Geometry, list[Leafy], list[int]]) -> None:
     geometry, *_ = drawn
     flat = torch.arange(float(geometry.extent))
-    assert geometry.box(geometry.layout) is not None
+    assert None not in geometry.boxes(geometry.layout)
     gathered(geometry, geometry.layout, flat, packed_tiles(geometry, flat))
 
 
@@ -274,6 +276,10 @@ def test_project_of_any_compatible_layout_equals_numpy_indexing(
     geometry, offset, layout = drawn
     if offset or not is_compatible(geometry, offset, layout):
         layout = geometry.layout
+    project_equals_numpy_indexing(geometry, layout, data)
+
+
+def project_equals_numpy_indexing(geometry: Geometry, layout: Layout, data: st.DataObject) -> None:
     flat = torch.arange(float(geometry.extent))
     in_primary = data.draw(st.booleans())
     budget = None if in_primary else 4 * geometry.tile_elems * data.draw(st.integers(1, geometry.tiles))
@@ -282,6 +288,7 @@ def test_project_of_any_compatible_layout_equals_numpy_indexing(
         ScriptedCarrier() if in_primary else ScriptedCarrier(flat),
         geometry.grid_shape,
         geometry.tile_shape,
+        shape=geometry.logical_shape,
         layout=geometry.layout,
         budget=budget,
     )
@@ -289,7 +296,10 @@ def test_project_of_any_compatible_layout_equals_numpy_indexing(
         data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)) for n in geometry.grid_shape
     ]
     compact = carrier.project(Tensor(carrier, 0, layout), TileSelection(chosen)).wait()
-    rows = [[c * t + k for c in axis for k in range(t)] for axis, t in zip(chosen, geometry.tile_shape, strict=True)]
+    rows = [
+        [k for c in axis for k in range(c * t, min(c * t + t, n))]
+        for axis, t, n in zip(chosen, geometry.tile_shape, geometry.logical_shape, strict=True)
+    ]
     expected = flat.numpy()[slot_table(layout)][np.ix_(*rows)]
     assert compact.torch().shape == expected.shape
     assert np.array_equal(compact.torch().numpy(), expected)

@@ -18,7 +18,7 @@ from strideweave.carriers.tiled_evictable.tile_store import TileStore
 from strideweave.io import StorageError, WritableFile, positioned, writable_file
 
 TILES = 3
-HEADER = StoreHeader(DType.Int8, Geometry.make((TILES,), (40,)))
+HEADER = StoreHeader(DType.Int8, Geometry.make((TILES,), (40,), shape=(105,)))
 
 
 class Disk:
@@ -79,10 +79,15 @@ def content(store: TileStore) -> dict[int, bytes]:
     out = {}
     for ordinal in range(TILES):
         if store.holds(ordinal):
-            tile = bytearray(HEADER.tile_nbytes)
+            tile = bytearray(HEADER.data_nbytes(ordinal))
             store.read(ordinal, memoryview(tile))
             out[ordinal] = bytes(tile)
     return out
+
+
+def last(ordinal: int) -> bytes:
+    """What a tile is in the end."""
+    return bytes([200 + ordinal]) * HEADER.data_nbytes(ordinal)
 
 
 def require_no_leak(store: TileStore) -> None:
@@ -123,7 +128,7 @@ def test_store_under_any_history_keeps_every_tile_whole(steps: list[tuple[Any, .
             try:
                 if name in ("write", "zero"):
                     (ordinal,) = rest
-                    value = bytes([number + 1]) * HEADER.tile_nbytes if name == "write" else bytes(HEADER.tile_nbytes)
+                    value = bytes([number + 1] if name == "write" else [0]) * HEADER.data_nbytes(ordinal)
                     since[ordinal].append(value)
                     if name == "write":
                         store.write(ordinal, memoryview(value))
@@ -164,10 +169,10 @@ def test_store_under_any_history_keeps_every_tile_whole(steps: list[tuple[Any, .
             disk.fails_in = disk_fails
         disk.fails_in = None
         for k in range(TILES):
-            store.write(k, memoryview(bytes([200 + k]) * HEADER.tile_nbytes))
+            store.write(k, memoryview(last(k)))
         store.sync()
         require_no_leak(store)
         assert store.slots_in_use == TILES
         assert path.stat().st_size <= HEADER.slot_offset(0) + (2 * TILES + 1) * PAGE_NBYTES
         store.close()
-        assert content(TileStore.open(WritableFile(path))) == {k: bytes([200 + k]) * 40 for k in range(TILES)}
+        assert content(TileStore.open(WritableFile(path))) == {k: last(k) for k in range(TILES)}

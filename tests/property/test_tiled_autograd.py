@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strideweave as sw
-from property.test_geometry import dense_layout, geometries, grid, is_compatible, slot_table
+from property.test_geometry import Leafy, dense_layout, geometries, grid, is_compatible, slot_table
 from strideweave import CPU, DType, Layout, Tensor, TiledEvictable, TileSelection, TileSet, from_torch
+from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.reading import TileReader
 from strideweave.carriers.tiled_evictable.tiles_as_modes import TilesAsModes
 from strideweave.carriers.tiled_evictable.writing import TileWriter
 from support.operations import dense as dense_of
 from support.scripted_carrier import ScriptedCarrier
+
+Drawn = tuple[Geometry, list[Leafy], list[int]]
+WHOLE = geometries()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +41,9 @@ def numbers(draw: st.DrawFn, shape: list[int]) -> torch.Tensor:
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> tuple[Layout, Layout, tuple[int, ...], tuple[int, ...]]:
-    """The layout of a carrier and one of a compatible Tensor, and the grid and tile."""
-    geometry, axes, order = draw(geometries().filter(lambda drawn: drawn[0].extent <= 200))
+def layouts(draw: st.DrawFn, geometries: st.SearchStrategy[Drawn]) -> tuple[Geometry, Layout]:
+    """The geometry of a carrier and the layout of a compatible Tensor."""
+    geometry, axes, order = draw(geometries.filter(lambda drawn: drawn[0].extent <= 200))
     flags = [flag for axis in axes for flag in (*(True for _ in axis.inner), *(False for _ in axis.outer))]
     within = [p for p, k in enumerate(order) if flags[k]]
     other = list(order)
@@ -47,17 +52,19 @@ def layouts(draw: st.DrawFn) -> tuple[Layout, Layout, tuple[int, ...], tuple[int
     layout = dense_layout(axes, other)
     if not is_compatible(geometry, 0, layout):
         layout = geometry.layout
-    return geometry.layout, layout, geometry.grid_shape, geometry.tile_shape
+    return geometry, layout
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    own, layout, grid_shape, tile_shape = draw(layouts())
-    flat = numbers(draw, [own.size])
+def cases(draw: st.DrawFn, drawn: st.SearchStrategy[Drawn] = WHOLE) -> Case:
+    geometry, layout = draw(layouts(drawn))
+    grid_shape, tile_shape = geometry.grid_shape, geometry.tile_shape
+    parts: dict[str, Any] = {"shape": geometry.logical_shape, "layout": geometry.layout}
+    flat = numbers(draw, [geometry.extent])
     tiles = math.prod(grid_shape)
     if draw(st.booleans()):
         carrier = TiledEvictable(
-            CPU.wrap(flat.clone()), ScriptedCarrier(dtype=DType.Float64), grid_shape, tile_shape, layout=own
+            CPU.wrap(flat.clone()), ScriptedCarrier(dtype=DType.Float64), grid_shape, tile_shape, **parts
         )
         gone = draw(st.sets(st.sampled_from(grid(grid_shape))))
         carrier.evict(TileSet(gone))
@@ -68,7 +75,7 @@ def cases(draw: st.DrawFn) -> Case:
             ScriptedCarrier(flat),
             grid_shape,
             tile_shape,
-            layout=own,
+            **parts,
             budget=budget * math.prod(tile_shape) * 8,
         )
         come = draw(st.lists(st.sampled_from(grid(grid_shape)), unique=True, max_size=budget))
@@ -82,17 +89,11 @@ def selections(grid_shape: tuple[int, ...], most: int) -> st.SearchStrategy[Tile
     return st.builds(TileSelection, st.tuples(*axes)).filter(lambda s: len(s.coordinates) <= most)
 
 
-def places(selection: TileSelection, tile_shape: tuple[int, ...]) -> list[torch.Tensor]:
-    """For every axis, the logical coordinates of the selected region, in order."""
-    return [
-        torch.tensor([c * t + k for c in axis for k in range(t)])
-        for axis, t in zip(selection.per_axis, tile_shape, strict=True)
-    ]
-
-
 def region(values: torch.Tensor, selection: TileSelection, tile_shape: tuple[int, ...]) -> torch.Tensor:
-    for k, place in enumerate(places(selection, tile_shape)):
-        values = values.index_select(k, place)
+    """The selected tiles of dense values, one after the other along every axis."""
+    for k, (axis, t) in enumerate(zip(selection.per_axis, tile_shape, strict=True)):
+        parts = values.split(t, k)
+        values = torch.cat([parts[c] for c in axis], k)
     return values
 
 
@@ -108,9 +109,12 @@ def value_of(gradient: Tensor | None) -> torch.Tensor:
     return dense_of(gradient.materialize() if isinstance(gradient.carrier, TiledEvictable) else gradient)
 
 
-@given(st.data())
-def test_gradients_of_any_program_equal_those_of_dense_torch(data: st.DataObject) -> None:
-    case = data.draw(cases())
+@given(cases(), st.data())
+def test_gradients_of_any_program_equal_those_of_dense_torch(case: Case, data: st.DataObject) -> None:
+    check_program(case, data)
+
+
+def check_program(case: Case, data: st.DataObject) -> None:
     carrier, tile_shape = case.carrier, case.carrier.tile_shape
     capacity = carrier.statistics().slots
     losses: list[Tensor] = []
@@ -125,8 +129,7 @@ def test_gradients_of_any_program_equal_those_of_dense_torch(data: st.DataObject
             chosen = region(case.oracle, selection, tile_shape)
             touched |= set(selection.coordinates)
         else:
-            shape = [n * t for n, t in zip(selection.compact_grid_shape, tile_shape, strict=True)]
-            values = numbers(data.draw, shape)
+            values = numbers(data.draw, list(region(case.oracle, selection, tile_shape).shape))
             mine, theirs = from_torch(values.clone()).requires_grad_(), values.clone().requires_grad_()
             leaves.append((mine, theirs))
             result = carrier.scatter(mine, case.tensor, selection, kind).wait(5)
@@ -170,6 +173,10 @@ def test_gradients_of_any_program_equal_those_of_dense_torch(data: st.DataObject
 
 @given(cases(), st.randoms(use_true_random=False))
 def test_tiles_as_modes_are_the_regions_of_the_dense_values(case: Case, random: object) -> None:
+    check_tiles_as_modes(case, random)
+
+
+def check_tiles_as_modes(case: Case, random: object) -> None:
     carrier, layout = case.carrier, case.tensor.layout
     dense = case.oracle.detach()
     reader = TileReader(case.tensor, carrier._geometry, "read")
@@ -192,12 +199,16 @@ def test_tiles_as_modes_are_the_regions_of_the_dense_values(case: Case, random: 
 
 @given(cases())
 def test_tiles_picked_by_order_are_those_seen_as_boxes(case: Case) -> None:
+    check_order_and_boxes(case)
+
+
+def check_order_and_boxes(case: Case) -> None:
     engine, layout = case.carrier._engine, case.tensor.layout
     boxed, picked = TilesAsModes(engine, 0, layout), TilesAsModes(engine, 0, layout)
-    assert boxed._box is not None
-    picked._box = None
-    size = engine.geometry.tile_elems
+    assert None not in boxed._boxes
+    picked._boxes = (None,) * len(boxed._boxes)
     for ordinal in range(engine.geometry.tiles):
+        size = engine.geometry.elems_of(ordinal)
         packed, again = torch.arange(float(size), dtype=torch.float64), torch.empty(size, dtype=torch.float64)
         values = boxed.of_packed(ordinal, packed)
         assert torch.equal(values, picked.of_packed(ordinal, packed))
@@ -217,7 +228,7 @@ def test_tiles_as_modes_write_and_read_every_dtype(dtype: DType) -> None:
     for is_box in (True, False):
         views = TilesAsModes(carrier._engine, 0, carrier.layout)
         if not is_box:
-            views._box = None
+            views._boxes = (None,)
         packed = torch.zeros(6, dtype=dtype.torch_dtype)
         for ordinal in range(2):
             views.put_slot(ordinal, ordinal, values)

@@ -195,6 +195,10 @@ class Carrier(ABC):  # noqa: B024  # subclasses have abstract methods of their o
         """The `grad` that a cotangent on this carrier becomes; None for a fresh copy."""
         return None
 
+    def _html_of_values(self) -> str | None:
+        """HTML of where the values are, for a notebook, without a look at one; None when there is nothing to draw."""
+        return None
+
     def _content_token(self) -> object:
         """What changes whenever a value changes: how saved values are known to be as they were."""
         return self._version

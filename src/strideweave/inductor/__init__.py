@@ -14,7 +14,7 @@ from strideweave.inductor.arrival import register_on_arrival
 if TYPE_CHECKING:
     from strideweave.inductor.backend import register, spyre_backend
     from strideweave.inductor.errors import Unsupported
-    from strideweave.inductor.explain import explain
+    from strideweave.inductor.explaining import explain
     from strideweave.inductor.hints import spyre_hint
     from strideweave.inductor.names import declare_tensor_dim, name_tensor_dims
     from strideweave.spyre import config
@@ -25,7 +25,7 @@ _HOMES = {
     "Unsupported": "errors",
     "config": "",
     "declare_tensor_dim": "names",
-    "explain": "explain",
+    "explain": "explaining",
     "name_tensor_dims": "names",
     "register": "backend",
     "spyre_backend": "backend",
@@ -53,5 +53,5 @@ def __getattr__(name: str) -> Any:
         found = importlib.import_module("strideweave.spyre.config")
     else:
         found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = found  # over the submodule of the same name, as `explain` has one
+    globals()[name] = found
     return found

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
-from torch._dynamo.utils import detect_fake_mode
+from torch._guards import detect_fake_mode
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.common import (
@@ -186,7 +186,7 @@ def spyre_backend(gm: Any, example_inputs: Sequence[Any], **options: Any) -> Any
             moved[k] = torch.empty_strided(
                 moved[k].size(), moved[k].stride(), dtype=moved[k].dtype, device="spyre"
             ).requires_grad_(moved[k].requires_grad)
-    compiled = compile_fx_module.compile_fx(_on_card(gm), moved)
+    compiled: Any = compile_fx_module.compile_fx(_on_card(gm), moved)
 
     def run(*inputs: Any) -> Any:
         arguments = list(inputs)

@@ -36,7 +36,7 @@ def spyre_hint(
 
     Errors: TypeError, ValueError for hints that are none, more than one dim, or counts below 1.
 
-    >>>     >>> from strideweave.inductor import spyre_hint
+    >>> from strideweave.inductor import spyre_hint
     >>> def f(x, y):
     ...     with spyre_hint(named_dims=["rows", "columns"]), spyre_hint(num_tiles_per_dim={"rows": 4}):
     ...         return x + y
@@ -158,7 +158,7 @@ def hints_to_coarse_tile_groups(graph: Any) -> list[Group]:
     ops = {op.name: op for op in computed_ops(graph)}
     for operation in graph.operations:
         op = ops.get(operation.get_name())
-        own = () if op is None else tuple(hint.hint_id for hint in dim_hints_of(op.buffer))
+        own = () if op is None else _tiling_ids(op)
         if not own or own != ids:
             close()
             ids = own
@@ -166,6 +166,12 @@ def hints_to_coarse_tile_groups(graph: Any) -> list[Group]:
             run.append(op)
     close()
     return groups
+
+
+def _tiling_ids(op: Op) -> tuple[int, ...]:
+    """The hints by which an operation is tiled; none where it iterates none of their dims, and has nothing to tile."""
+    hints = dim_hints_of(op.buffer)
+    return tuple(h.hint_id for h in hints) if any(h.loop_var is not None for h in hints) else ()
 
 
 def _levels(run: Sequence[Op]) -> list[tuple[int, sympy.Integer]]:
@@ -189,11 +195,7 @@ def reorder_unhinted_interlopers(graph: Any) -> None:
 
     def ids(operation: Any) -> tuple[int, ...]:
         op = ops.get(operation.get_name())
-        if op is None:
-            return ()
-        hints = dim_hints_of(op.buffer)
-        # What iterates none of the dims has nothing to tile: it is as good as without a hint.
-        return tuple(h.hint_id for h in hints) if any(h.loop_var is not None for h in hints) else ()
+        return () if op is None else _tiling_ids(op)
 
     for wanted in dict.fromkeys(found for found in map(ids, operations) if found):
         places = [k for k, operation in enumerate(operations) if ids(operation) == wanted]

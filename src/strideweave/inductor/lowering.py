@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._inductor import ir
+from torch._inductor import ir, virtualized
 from torch._inductor import lowering as stock
 from torch._inductor.runtime.hints import ReductionHint
-from torch._inductor.virtualized import ops
 
 aten = torch.ops.aten
 
@@ -27,7 +26,8 @@ def register() -> None:
         stock.lowerings[overload] = _by_device(own, original)
     for overload in (aten.frexp.Tensor,):
         original = stock.lowerings[overload]
-        stock.lowerings[overload] = _by_device(stock.fallback_handler(overload, add_to_fallback_set=False), original)
+        elsewhere = stock.fallback_handler(overload, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+        stock.lowerings[overload] = _by_device(elsewhere, original)
 
 
 def _by_device(own: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def _product(a: Any, b: Any, *, out_dtype: torch.dtype | None = None) -> ir.Tens
     def inner_fn(index: Any, reduction_index: Any) -> Any:
         *where, row, column = index
         (k,) = reduction_index
-        return ops.mul(load_a([*where, row, k]), load_b([*where, k, column]))
+        return virtualized.ops.mul(load_a([*where, row, k]), load_b([*where, k, column]))
 
     # By the constructor: Reduction.create would unroll or split it, or make it pointwise where K is 1.
     reduction = ir.Reduction(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import sympy
-from torch._inductor import ir
+from torch._inductor import ir, virtualized
 from torch._inductor.ops_handler import WrapperHandler
-from torch._inductor.virtualized import V, ops
+from torch._inductor.virtualized import V
 
 from strideweave.inductor.ir import FixedTiledLayout
 from strideweave.inductor.ops import Op, Touch, computed_ops, layout_of, op_of, owner_of
@@ -108,7 +108,7 @@ def _restickified(graph: Any, op: Op, source: str, dim: int) -> str:
     indexer = ir.FixedLayout(layout.device, layout.dtype, layout.size, layout.stride, layout.offset).make_indexer()
 
     def inner_fn(index: Any) -> Any:
-        return ops.load(source, indexer(index))
+        return virtualized.ops.load(source, indexer(index))
 
     data = ir.Pointwise(device=layout.device, dtype=layout.dtype, inner_fn=inner_fn, ranges=list(layout.size))
     tiled = FixedTiledLayout(layout.device, layout.dtype, layout.size, layout.stride, 0, with_stick(layout, dim))

@@ -11,7 +11,7 @@ import torch
 from strideweave.spyre.executor import Prepared, prepare
 from strideweave.spyre.kernels import untraced
 from strideweave.spyre.specs import Program
-from strideweave.spyre.storage import StoredAs, new_storage, record_of, tensor_of
+from strideweave.spyre.storage import StoredAs, is_dense, new_storage, record_of, tensor_of
 from strideweave.spyre.tensor_layout import SpyreTensorLayout
 
 
@@ -85,7 +85,11 @@ def _stored(size: Any, stride: Any, dtype: torch.dtype, layout: SpyreTensorLayou
     key = (size, stride, dtype, layout)
     found = _known.get(key)
     if found is None:
-        found = _known[key] = StoredAs(size, stride, dtype, layout)
+        if not is_dense(size, stride):  # kept as one dim of all host offsets
+            extent = 1 + sum((n - 1) * d for n, d in zip(size, stride, strict=True))
+            found = _known[key] = StoredAs((extent,), (1,), dtype, layout)
+        else:
+            found = _known[key] = StoredAs(size, stride, dtype, layout)
     return found
 
 

@@ -98,7 +98,7 @@ class SpyreScheduling(BaseScheduling):
                     add_row(name, spec.args[-1].name, spec, loops, self._emitter.whole_ranges(spec))
             arguments = ", ".join(self._argument_text(k, program) for k in range(len(self._arguments)))
             wrapper.header.writeline(f"{name} = SpyreKernel({program!r}, [{arguments}])")
-            wrapper.writeline(f"{name}.run({', '.join(self._arguments)})")
+            wrapper.writeline(f"{name}.run({', '.join(self._arguments)})")  # type: ignore[no-untyped-call]
             self._specs, self._arguments = [], []
             self._emitter = Emitter(self._argument)
         self.free_buffers_in_scheduler()
@@ -120,7 +120,7 @@ class SpyreWrapper(PythonWrapperCodegen):
             assert subgraph_name is not None
             assert parent_wrapper is not None
             return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
-        return SpyreWrapper()
+        return SpyreWrapper()  # type: ignore[no-untyped-call]
 
     def write_header(self) -> None:
         """Inductor's header, and the names that programs are made of."""

@@ -224,8 +224,7 @@ class _Op:
         indices = self._indices(found, mask, values)
         places = self._places(number, box, begins, iteration, indices)
         if mask is not None:
-            places, mask = torch.broadcast_tensors(places, torch.as_tensor(mask))
-            places = torch.where(mask, places, begins[number])
+            places = torch.where(torch.as_tensor(mask), places, begins[number])
         return torch.take(self._views[number], places)
 
     def _stays_inside(self, number: int, box: Box) -> bool:

@@ -35,7 +35,14 @@ def _floating(function: Step) -> Step:
     return run
 
 
-def _binary(function: Step) -> Step:
+def _unary(function: Any) -> Step:
+    def run(x: Any) -> Any:
+        return function(_tensor(x))
+
+    return run
+
+
+def _binary(function: Any) -> Step:
     def run(a: Any, b: Any) -> Any:
         return function(_tensor(a), _tensor(b))
 
@@ -72,13 +79,14 @@ def _modified_bessel(name: str) -> Step:
 
 def to_dtype(value: Any, name: str, *_: Any) -> torch.Tensor:
     """The values as another dtype, as torch converts them."""
-    value = _tensor(value)
+    given: torch.Tensor = _tensor(value)
     dtype = dtype_of(name)
-    return value if value.dtype == dtype else value.to(dtype)
+    return given if given.dtype == dtype else given.to(dtype)
 
 
 def _bitcast(value: Any, name: str, source: str) -> torch.Tensor:
-    return _tensor(value).to(dtype_of(source)).contiguous().view(dtype_of(name))
+    bits: torch.Tensor = _tensor(value).to(dtype_of(source)).contiguous()
+    return bits.view(dtype_of(name))
 
 
 _UNARY: Final = {
@@ -207,7 +215,7 @@ _PAIRS: Final = {
 }
 
 STEPS: Final[dict[str, Step]] = {
-    **{name: (lambda f: lambda x: f(_tensor(x)))(function) for name, function in _UNARY.items()},
+    **{name: _unary(function) for name, function in _UNARY.items()},
     **{name: _floating(function) for name, function in _REAL.items()},
     **{f"libdevice_{name}": _floating(_REAL[name]) for name in ("exp", "log", "sqrt", "abs") if name in _REAL},
     **{name: _modified_bessel(name) for name in _SPECIAL if hasattr(torch.special, name)},

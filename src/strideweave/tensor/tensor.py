@@ -14,6 +14,7 @@ from strideweave.carriers.file_backed import read_all
 from strideweave.dtype import StorageDType
 from strideweave.layout import Layout, Shape
 from strideweave.tensor import ports
+from strideweave.tensor.picture import draw_tensor
 
 Key: TypeAlias = "int | Sequence[int | Sequence[int]] | slice | tuple[int | slice | Sequence[int], ...]"
 
@@ -416,6 +417,16 @@ class Tensor:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return bridges.deepcopy_tensor(self, memo)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table of facts, and the tile grid of a tiled Tensor. No value is read.
+
+        >>> import strideweave as sw
+        >>> html = sw.zeros(2, 3)._repr_html_()
+        >>> "<th" in html, "<script" in html
+        (True, False)
+        """
+        return draw_tensor(self)
 
     def __repr__(self) -> str:
         recorded = f", by={self._node!r}" if self._node is not None else ""

@@ -23,7 +23,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info = folder / "strideweave-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strideweave\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[torch.backends]\nstrideweave = strideweave.spyre.autoload:autoload\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\nstrideweave = strideweave.inductor.autoload:autoload\n")
     return folder
 
 
@@ -44,7 +44,7 @@ def test_entry_point_is_the_one_of_the_project() -> None:
 
     project = tomllib.loads((SOURCES.parent / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["torch.backends"] == {
-        "strideweave": "strideweave.spyre.autoload:autoload"
+        "strideweave": "strideweave.inductor.autoload:autoload"
     }
 
 
@@ -60,7 +60,7 @@ def test_import_torch_alone_registers_the_device(installed: Path) -> None:
     first, second = found.stdout.splitlines()
     assert first == "2.0 1"
     assert "sympy" not in second
-    assert second.endswith("['strideweave.spyre']")
+    assert second.endswith("['strideweave.inductor', 'strideweave.spyre']")
 
 
 def test_autoload_can_be_turned_off_and_done_by_hand(installed: Path) -> None:

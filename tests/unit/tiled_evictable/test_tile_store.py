@@ -97,6 +97,30 @@ def test_record_written_in_part_is_none(length: int) -> None:
     assert Mark.decode(Mark(3, 4, 5).encode()[: min(length, MARK_NBYTES - 1)].ljust(MARK_NBYTES, b"\0")) is None
 
 
+def test_ragged_header_is_found_again_under_a_version_of_its_own() -> None:
+    ragged = StoreHeader(DType.Int16, Geometry.make((2, 2), (3, 5), shape=(5, 7)))
+    data = ragged.encode()
+    found = StoreHeader.decode(lambda offset, nbytes: data[offset : offset + nbytes], 2**20, "x")
+    assert found == ragged
+    assert found != HEADER
+    assert found.geometry.logical_shape == (5, 7)
+    assert [found.data_nbytes(k) for k in range(4)] == [30, 20, 12, 8]
+    assert (found.tile_nbytes, found.slot_offset(1) - found.slot_offset(0)) == (30, PAGE_NBYTES)
+    assert [struct.unpack_from("<I", header.encode(), 8)[0] for header in (HEADER, ragged)] == [1, 2]
+
+
+def test_ragged_tile_is_stored_in_its_own_length(tmp_path: Path) -> None:
+    where = tmp_path / "weights.tiles"
+    store = TileStore(WritableFile(where), StoreHeader(DType.Int8, Geometry.make((2,), (5,), shape=(8,))))
+    store.write(1, memoryview(b"end"))
+    with pytest.raises(AssertionError, match="written whole"):
+        store.write(1, memoryview(b"ended"))
+    store.sync()
+    store.close()
+    again, out = TileStore.open(WritableFile(where)), bytearray(3)
+    assert (again.read(1, memoryview(out)), bytes(out), again.holds(0)) == (3, b"end", False)
+
+
 def test_record_of_another_tile_is_none() -> None:
     assert Record.decode_row(Record(2, 7, 1, 1, 0, 0).encode() + bytes(96), 3) == []
 
@@ -122,7 +146,7 @@ def reversioned(version: int) -> bytes:
     ("offset", "data", "words"),
     [
         (0, b"\x93NUMPY", r"at byte 0 it begins with b'.x93NUMPYS.x00'.*begins with the magic b'SWTILES"),
-        (0, reversioned(2), "at byte 8 its version is 2. This program reads version 1"),
+        (0, reversioned(3), "at byte 8 its version is 3. This program reads version 1 and 2"),
         (12, b"\x01", r"at byte 12 the header has 4097 bytes with \d+ of text, and the file \d+"),
         (30, b"?", "at byte 20 the header's checksum is 0x.* and its bytes have 0x.*damaged"),
     ],

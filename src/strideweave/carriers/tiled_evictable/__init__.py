@@ -2,6 +2,7 @@
 
 from strideweave.carriers.tiled_evictable.budget import BudgetExceeded
 from strideweave.carriers.tiled_evictable.carrier import TiledEvictable
+from strideweave.carriers.tiled_evictable.definition import TiledResidencyFacet
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
 from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
 from strideweave.carriers.tiled_evictable.policies import LFU, LRU, Pinned, Schedule
@@ -26,4 +27,5 @@ __all__ = [
     "TileState",
     "TileStream",
     "TiledEvictable",
+    "TiledResidencyFacet",
 ]

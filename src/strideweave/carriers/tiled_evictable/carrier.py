@@ -6,26 +6,30 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import NoReturn, SupportsIndex, final
+from typing import Any, NoReturn, SupportsIndex, final
 
 import torch
 
 from strideweave.carriers.carrier import Carrier, Run, Scalar, slot_value
+from strideweave.carriers.extension import DependentCarrier
 from strideweave.carriers.handle import AwaitMove
 from strideweave.carriers.tiled_evictable import construction, durability, forking, transitions
 from strideweave.carriers.tiled_evictable.budget import format_nbytes
+from strideweave.carriers.tiled_evictable.direct import NAMES as DIRECT_NAMES
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.gradients import as_gradient, record_project, summed
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
 from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
+from strideweave.carriers.tiled_evictable.picture import Look, draw_grid, residency_counts
 from strideweave.carriers.tiled_evictable.policies import eviction_order_of
 from strideweave.carriers.tiled_evictable.policy import Purpose, ResidencyPolicy
 from strideweave.carriers.tiled_evictable.projection import Projection, Target, compact_layout
+from strideweave.carriers.tiled_evictable.run_tiers import primary_tier
 from strideweave.carriers.tiled_evictable.scattering import scatter
 from strideweave.carriers.tiled_evictable.selection import Coordinate, ResidencyPlan, TileSelection, TileSet
 from strideweave.carriers.tiled_evictable.streaming import TileStream, Use
-from strideweave.carriers.tiled_evictable.tiers import InPlaceTier, PrimaryTier, SecondaryTier, SlabTier
+from strideweave.carriers.tiled_evictable.tiers import SecondaryTier
 from strideweave.dtype import StorageDType
 from strideweave.io import default_lanes
 from strideweave.layout import Layout
@@ -33,15 +37,19 @@ from strideweave.tensor import Tensor
 
 
 @final
-class TiledEvictable(Carrier):
+class TiledEvictable(DependentCarrier):
     """A carrier of `grid_shape` tiles of `tile_shape` each; every tile is in primary, in secondary, or in both.
 
     `primary` and `secondary` say of which kind the tiers are. A full one is a tier as it stands: a full secondary is
     read where it lies (a checkpoint is never copied), a full primary starts with every tile in memory. An empty one is
     allocated as tiles need it. The Tensor over this carrier keeps its shape, Layout and values whatever moves.
 
-    Shapes: logical extent per axis = grid x tile. `layout` is the slot Layout of that shape, first mode fastest unless
-    given; `Layout.row_major(...)` is PyTorch's order.
+    Where the values of `primary` are not in memory (a class with a definition, a device), tiles are moved there and
+    back; all works but `borrow` and `stream`, which need memory.
+
+    Shapes: logical extent per axis = grid x tile, or `shape` where that is less: then the last tile along the axis has
+    the coordinates that are left. `layout` is the slot Layout of that shape, first mode fastest unless given;
+    `Layout.row_major(...)` is PyTorch's order.
     Units: `budget` in bytes (or "4GiB"): what primary tiles may take, those on their way included; None means room for
     every tile.
     Errors: TypeError, ValueError, RuntimeError before anything is taken over.
@@ -74,12 +82,13 @@ class TiledEvictable(Carrier):
         grid_shape: Iterable[int],
         tile_shape: Iterable[int],
         *,
+        shape: Iterable[int] | None = None,
         layout: Layout | None = None,
         budget: int | str | None = None,
         residency_policy: ResidencyPolicy | None = None,
     ) -> None:
         construction.require_tiers(primary, secondary)
-        geometry = Geometry.make(grid_shape, tile_shape, layout)
+        geometry = Geometry.make(grid_shape, tile_shape, layout, shape)
         dtype = primary.dtype()
         construction.require_extents(primary, secondary, geometry)
         capacity = construction.capacity_of(budget, primary, geometry)
@@ -91,14 +100,9 @@ class TiledEvictable(Carrier):
         self._geometry = geometry
         self._policy = residency_policy
         secondary_tier = SecondaryTier(geometry, secondary, writable=secondary.is_mutable())
-        primary_tier: PrimaryTier
-        if primary.size():
-            primary_tier = InPlaceTier(geometry, primary)
-        else:
-            primary_tier = SlabTier(geometry, dtype.torch_dtype, capacity)
         self._engine = Engine(
             geometry,
-            primary_tier,
+            primary_tier(geometry, primary, capacity),
             secondary_tier,
             order,
             default_lanes(),
@@ -108,6 +112,7 @@ class TiledEvictable(Carrier):
         self._tokens = (primary._claim_ownership(), secondary._claim_ownership())
         self._start(in_primary=bool(primary.size()), secondary=secondary_tier)
         forking.watch(self)
+        self._finalize_dependent_capabilities()
 
     @classmethod
     def open(
@@ -181,12 +186,12 @@ class TiledEvictable(Carrier):
 
     @property
     def tile_shape(self) -> tuple[int, ...]:
-        """The extent of a tile along each axis."""
+        """The extent of a whole tile along each axis."""
         return self._geometry.tile_shape
 
     @property
     def logical_shape(self) -> tuple[int, ...]:
-        """Grid times tile, per axis."""
+        """Grid times tile, per axis, or the `shape` that was given."""
         return self._geometry.logical_shape
 
     @property
@@ -201,15 +206,14 @@ class TiledEvictable(Carrier):
 
     @property
     def tile_nbytes(self) -> int:
-        """The bytes of one tile."""
+        """The bytes of one whole tile: the room that every tile has in primary."""
         return self._engine.tile_nbytes
 
     def size(self) -> int:
         """The number of slots; 0 after release."""
         return 0 if self._released else self._geometry.extent
 
-    def supports_storage_dtype(self, dtype: StorageDType) -> bool:
-        """Whether both tiers can store `dtype`."""
+    def _supports_storage_dtype(self, dtype: StorageDType) -> bool:
         return self._primary.supports_storage_dtype(dtype) and self._secondary.supports_storage_dtype(dtype)
 
     # -- observation -------------------------------------------------------------------------------------------------
@@ -300,7 +304,8 @@ class TiledEvictable(Carrier):
 
         Missing tiles become primary as far as the budget has room, and pass straight through to the result beyond that.
 
-        Shapes: count x tile along each axis, dense, the modes ordered as in `tensor`.
+        Shapes: along each axis the extents of the selected tiles one after the other, dense, the modes ordered as in
+        `tensor`.
         Errors: RuntimeError when released, for a pending conflict or an invalid tile; TypeError for another carrier's
         Tensor, for no TileSelection, or a destination of another class or dtype; ValueError for a selection outside the
         grid, a Tensor that is not tile-footprint compatible, or a destination that is too small. A failure that comes
@@ -310,7 +315,8 @@ class TiledEvictable(Carrier):
         self._require_live("project")
         self._require_full(tensor, "project")
         self._require_selection(selection, "project")
-        layout = compact_layout(tensor.layout, selection, self.tile_shape)
+        places = self._geometry.compact(selection.per_axis)
+        layout = compact_layout(tensor.layout, places.shape)
         self._require_destination(destination, layout)
         plan = self._plan(selection.tile_set, "projection")
         selected = self._selected(selection)
@@ -318,9 +324,9 @@ class TiledEvictable(Carrier):
         with self._engine.guard:
             pin = self._pinned([tile for tile, _ in selected], plan, "project", f"projection of {len(selected)} tiles")
             try:
-                recording = record_project(tensor, selection, self.tile_shape)
+                recording = record_project(tensor, selection, places.shape)
                 to = destination or self._primary.allocate_like(0)
-                target = Target(self._engine, tensor, to, layout, recording)
+                target = Target(self._engine, tensor, to, layout, places, recording)
             except BaseException:
                 pin.close()
                 raise
@@ -373,9 +379,10 @@ class TiledEvictable(Carrier):
     def borrow(self, tiles: TileSet | TileSelection) -> Iterator[Mapping[Coordinate, torch.Tensor]]:
         """Zero-copy views of tiles, pinned in primary until the block ends; absent tiles are brought first.
 
-        Shapes: `tile_shape` each (one dim per leaf where the layout nests). Views are read-only: a write through one is
-        noticed when the block ends and raised.
-        Errors: as for `promote`; BudgetExceeded when the tiles cannot all be in primary at once.
+        Shapes: the tile's extents each (one dim per leaf where the layout nests). Views are read-only: a write through
+        one is noticed when the block ends and raised.
+        Errors: as for `promote`; BudgetExceeded when the tiles cannot all be in primary at once; BufferError when
+        primary is a carrier whose values are not in memory.
 
         >>> import torch
         >>> from strideweave import CPU, DType, FileBacked, TiledEvictable, TileSet
@@ -386,6 +393,7 @@ class TiledEvictable(Carrier):
         >>> c.release()
         """
         wanted = self._bound(tiles, "borrow")
+        self._require_views("borrow")
         plan = self._plan(_as_set(tiles), "operation")
         engine = self._engine
         with engine.guard:
@@ -416,7 +424,7 @@ class TiledEvictable(Carrier):
 
         Any number of tiles goes through any budget of at least one: loads run ahead while slots are free.
 
-        Shapes: `tile_shape` each (one dim per leaf where the layout nests). Errors: as for `borrow`.
+        Shapes: the tile's extents each (one dim per leaf where the layout nests). Errors: as for `borrow`.
 
         >>> import torch
         >>> from strideweave import CPU, DType, FileBacked, TiledEvictable, TileSet
@@ -427,6 +435,7 @@ class TiledEvictable(Carrier):
         >>> c.release()
         """
         wanted = self._bound(tiles, "stream")
+        self._require_views("stream")
         plan = self._plan(_as_set(tiles), "operation")
         with self._engine.guard:
             self._require_admissible(wanted, plan, "stream")
@@ -440,7 +449,8 @@ class TiledEvictable(Carrier):
 
     def _materialize(self, tensor: Tensor) -> Tensor:
         every = TileSelection([range(n) for n in self.grid_shape])
-        return self.project(tensor.detach(), every).wait()
+        copy = self.project(tensor.detach(), every).wait()
+        return copy if copy.carrier._is_in_memory() else copy.materialize()
 
     def _selected(self, selection: TileSelection) -> list[tuple[Tile, Coordinate]]:
         """Every selected tile, with its place in the compact grid."""
@@ -499,14 +509,16 @@ class TiledEvictable(Carrier):
         tile = engine.tiles[ordinal]
         with engine.guard:
             engine.require_valid([tile], "read")
-            if tile.slot is not None:
-                resident: Scalar = engine.element(tile.slot, place).item()
-                return resident
-            # Pinned, so that nobody rewrites its stored copy while it is read, outside the lock.
+            if tile.slot is not None and engine.primary.is_in_memory:
+                return engine.primary.get(tile.slot, place)
+            # Pinned, so that nobody rewrites its stored copy, or takes its slot, while it is read outside the lock.
             pin = Pin(engine, "read of an element", in_thread=True)
             pin.add(tile)
+            slot = tile.slot
         try:
-            with engine.bounce() as scratch:
+            if slot is not None:
+                return engine.primary.get(slot, place)
+            with engine.bounce(ordinal) as scratch:
                 nbytes = engine.fetch_packed(tile, scratch)
                 value: Scalar = scratch[place].item()
         finally:
@@ -534,18 +546,16 @@ class TiledEvictable(Carrier):
             engine.require_valid([tile], "write")
             self._require_unpinned(tile)
         use = Use(engine, "write", f"tile {coordinate}")
-        with closing(use):
-            with engine.guard:
-                use.want([tile])
-            use.view(tile)
-            with engine.guard:
-                assert tile.slot is not None
-                # A flush, or a projection, may have begun to read it meanwhile.
-                self._require_unpinned(tile, own=1)
-                engine.element(tile.slot, place).fill_(number)
-                tile.dirty = True
-                tile.implicit = False
-                self._version += 1
+        with closing(use), engine.guard:
+            use.want([tile])
+            use.hold(tile)
+            assert tile.slot is not None
+            # A flush, or a projection, may have begun to read it meanwhile; none begins under the lock.
+            self._require_unpinned(tile, own=1)
+            engine.primary.set(tile.slot, place, number)
+            tile.dirty = True
+            tile.implicit = False
+            self._version += 1
 
     def _require_unpinned(self, tile: Tile, *, own: int = 0) -> None:
         if tile.pins > own:
@@ -584,8 +594,18 @@ class TiledEvictable(Carrier):
     def _as_gradient(self, cotangent: Tensor) -> Tensor:
         return as_gradient(cotangent)
 
-    def _is_dependent(self) -> bool:
-        return True
+    def _takes_beside(self, other: Carrier) -> bool:
+        return type(other) is type(self._primary)
+
+    def unsupported_plan_reason(self, plan: Any) -> str | None:
+        """Why a tiled operand cannot run the plan; None when it can. Errors: TypeError for no plan."""
+        reason = super().unsupported_plan_reason(plan)
+        if reason is None:
+            return None
+        return (
+            f"{reason}. Tiled operands run {', '.join(DIRECT_NAMES)}; project() the tiles that you need, or "
+            "materialize() all, for every other operation"
+        )
 
     def _allows_views(self) -> bool:
         return False
@@ -605,6 +625,7 @@ class TiledEvictable(Carrier):
             self._secondary.allocate_like(0, dtype=dtype),
             self.grid_shape,
             self.tile_shape,
+            shape=self.logical_shape,
             layout=self.layout,
             budget=None if self._primary.size() else self._engine.primary.capacity * self.tile_nbytes,
             residency_policy=self._policy,
@@ -625,6 +646,7 @@ class TiledEvictable(Carrier):
             self._secondary.allocate_like(0, dtype=dtype),
             self.grid_shape,
             self.tile_shape,
+            shape=self.logical_shape,
             layout=self.layout,
             residency_policy=self._policy,
         )
@@ -689,6 +711,13 @@ class TiledEvictable(Carrier):
         tiles._validate_grid_shape(self.grid_shape)
         return self._tiles(_as_set(tiles))
 
+    def _require_views(self, what: str) -> None:
+        if not self._engine.primary.is_in_memory:
+            raise BufferError(
+                f"cannot {what} tiles of {self._name()}: primary is {self._primary!r}, whose values are not in "
+                "addressable memory. A view needs memory. Use project(), which copies."
+            )
+
     def _tiles(self, tiles: TileSet) -> list[Tile]:
         tiles._validate_grid_shape(self.grid_shape)
         return [self._engine.tiles[self._geometry.ordinal(c)] for c in tiles.coordinates]
@@ -738,14 +767,23 @@ class TiledEvictable(Carrier):
     def _name(self) -> str:
         return f"TiledEvictable{self._geometry.logical_shape}"
 
+    def _looks(self) -> list[Look]:
+        with self._engine.guard:
+            return [Look(tile.location, tile.dirty) for tile in self._engine.tiles]
+
+    def _html_of_values(self) -> str | None:
+        return None if self._released else draw_grid(self.grid_shape, self._looks())
+
     def __repr__(self) -> str:
         if self._released:
             return f"<{self._name()}: released>"
-        s = self.statistics()
+        looks = self._looks()
+        size, budget = self.tile_nbytes, self._engine.primary.capacity * self.tile_nbytes
+        resident = sum(look.location == "primary" for look in looks)
         return (
-            f"<{self._name()} of {self._dtype.name}: {s.resident_tiles} of {self._geometry.tiles} tiles "
-            f"({format_nbytes(self.tile_nbytes)} each) in {type(self._primary).__name__}, the rest in "
-            f"{type(self._secondary).__name__}; budget {format_nbytes(s.budget_nbytes)}>"
+            f"<{self._name()} of {self._dtype.name}: {resident} of {len(looks)} tiles ({format_nbytes(size)} each) in "
+            f"{type(self._primary).__name__}, over {type(self._secondary).__name__} ({residency_counts(looks)}); "
+            f"budget {format_nbytes(budget)}>"
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from strideweave.carriers.block_device import BlockDeviceCarrier
 from strideweave.carriers.carrier import Carrier
+from strideweave.carriers.checkpoint_file import CheckpointFile
+from strideweave.carriers.file_backed import FileBacked
 from strideweave.carriers.tiled_evictable.budget import format_nbytes, parse_nbytes
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.policy import ResidencyPolicy
 
 
 def require_tiers(primary: Carrier, secondary: Carrier) -> None:
-    """Both are ordinary live carriers of one dtype that nobody owns, and primary is in memory."""
+    """Both are ordinary live carriers of one dtype that nobody owns, and primary is of a class that computes."""
     for name, tier in (("primary", primary), ("secondary", secondary)):
         if not isinstance(tier, Carrier):
             raise TypeError(
@@ -31,7 +34,9 @@ def require_tiers(primary: Carrier, secondary: Carrier) -> None:
             f"cannot tile {primary.dtype().name} over {secondary.dtype().name}: both tiers hold one dtype. Make them "
             "match."
         )
-    if not primary._is_in_memory():
+    # A class of somebody else may compute, or only store: that is theirs to know. Ours that only store are no
+    # primary: tiers that were exchanged by mistake would work, and be slow.
+    if isinstance(primary, FileBacked | CheckpointFile | BlockDeviceCarrier):
         raise TypeError(
             f"cannot use {primary!r} as primary: its values are not in memory, where kernels work. Pass CPU(0, "
             "dtype=...)."

@@ -108,7 +108,12 @@ def reopen(path: str | os.PathLike[str], primary: Carrier | None, *, mutable: bo
         header = TileStore.open_header(file)
     geometry = header.geometry
     secondary = FileBacked.open(where, dtype=header.dtype, size=0, mutable=mutable)
-    options = {"grid_shape": geometry.grid_shape, "tile_shape": geometry.tile_shape, "layout": geometry.layout}
+    options = {
+        "grid_shape": geometry.grid_shape,
+        "tile_shape": geometry.tile_shape,
+        "shape": geometry.logical_shape,
+        "layout": geometry.layout,
+    }
     return primary or CPU(0, dtype=header.dtype, mutable=mutable), secondary, options
 
 
@@ -146,7 +151,12 @@ def reduce_tiled(carrier: TiledEvictable) -> Reduced:
     facts: dict[str, Any] = {"budget": budget, "residency_policy": carrier.residency_policy}
     if store is not None:
         return _open_again, (store.path, FileIdentity.of(store.path), primary, carrier._mutable, facts)
-    facts |= {"grid_shape": carrier.grid_shape, "tile_shape": carrier.tile_shape, "layout": carrier.layout}
+    facts |= {
+        "grid_shape": carrier.grid_shape,
+        "tile_shape": carrier.tile_shape,
+        "shape": carrier.logical_shape,
+        "layout": carrier.layout,
+    }
     return _compose_again, (primary, secondary, facts)
 
 

@@ -23,8 +23,9 @@ from strideweave.io import Priority
 
 if TYPE_CHECKING:
     from strideweave.carriers.tiled_evictable.geometry import Geometry
+    from strideweave.carriers.tiled_evictable.memory_tiers import PrimaryTier
     from strideweave.carriers.tiled_evictable.policy import EvictionOrder
-    from strideweave.carriers.tiled_evictable.tiers import PrimaryTier, SecondaryTier
+    from strideweave.carriers.tiled_evictable.tiers import SecondaryTier
     from strideweave.io import Lanes
 
 Landed: TypeAlias = "Callable[[BaseException | None], None]"
@@ -134,10 +135,7 @@ class Engine:
         dtype: torch.dtype,
         name: str,
     ) -> None:
-        own_box = geometry.box(geometry.layout)
-        assert own_box is not None, "a geometry's own layout is a box by construction"
         self.geometry = geometry
-        self.own_box = own_box
         self.primary = primary
         self.secondary = secondary
         self.lanes = lanes
@@ -149,6 +147,8 @@ class Engine:
         self.pins: set[Pin] = set()
         self.written_back: set[int] = set()
         """Tiles that a lane is writing back to make room: pinned, and by nobody that a caller could wait for."""
+        self._perhaps_backed: set[int] = set()
+        """Every primary tile that has backing, and others that nobody has looked at since they had none any more."""
         self.left_in_parent: set[int] = set()
         """Tiles that were dirty when this process was forked: their values are the parent's."""
         self.deferred: dict[int, Callable[[], None]] = {}
@@ -285,12 +285,23 @@ class Engine:
         slot = self.primary.take(tile.ordinal)
         if slot is not None:
             return slot
+        if not self._has_backed():
+            return None
         for k in self.order.victims():
             victim = self.tiles[k]
             if self._can_leave(victim) and victim.has_backing:
                 self.drop(victim)
                 return self.primary.take(tile.ordinal)
         return None
+
+    def _has_backed(self) -> bool:
+        """Whether some primary tile has backing; O(1) on average, so that none need be looked for among dirty ones."""
+        while self._perhaps_backed:
+            tile = self.tiles[next(iter(self._perhaps_backed))]
+            if tile.slot is not None and tile.has_backing:
+                return True
+            self._perhaps_backed.discard(tile.ordinal)
+        return False
 
     def drop(self, tile: Tile) -> None:
         """The tile leaves primary; its value is elsewhere or not needed."""
@@ -304,6 +315,7 @@ class Engine:
     def settle(self, tile: Tile, slot: int) -> None:
         """The tile is primary from now on."""
         tile.slot = slot
+        self._perhaps_backed.add(tile.ordinal)
         self.order.arrive(tile.ordinal)
         self.guard.notify_all()
 
@@ -354,9 +366,9 @@ class Engine:
         packed = self.primary.packed(slot)
         if packed is not None:
             return self.fetch_packed(tile, packed)
-        with self.bounce() as scratch:
+        with self.bounce(tile.ordinal) as scratch:
             nbytes = self.fetch_packed(tile, scratch)
-            self.view(slot).copy_(self.packed_view(scratch))
+            self.primary.write(slot, scratch)
         return nbytes
 
     def _make_room(self, load: Load) -> None:
@@ -402,8 +414,8 @@ class Engine:
         if packed is not None:
             nbytes = self.secondary.write(tile.ordinal, packed)
         else:
-            with self.bounce() as scratch:
-                self.packed_view(scratch).copy_(self.view(tile.slot))
+            with self.bounce(tile.ordinal) as scratch:
+                self.primary.read(tile.slot, scratch)
                 nbytes = self.secondary.write(tile.ordinal, scratch)
         with self.guard:
             self.bytes_written += nbytes
@@ -413,22 +425,13 @@ class Engine:
         tile.stored = True
         tile.dirty = False
         tile.implicit = False
+        self._perhaps_backed.add(tile.ordinal)
 
     # -- memory of a tile --------------------------------------------------------------------------------------------
 
     def view(self, slot: int) -> torch.Tensor:
         """The tile in a slot, one dim per leaf of the carrier's own layout within a tile."""
-        return self.primary.view(slot, self.own_box)
-
-    def element(self, slot: int, place: int) -> torch.Tensor:
-        """The value at a place of the packed tile, as a view of no dims into the tile in a slot."""
-        box = self.own_box
-        index = tuple(place // step % n if n > 1 else 0 for n, step in zip(box.extents, box.packed, strict=True))
-        return self.view(slot)[index]
-
-    def packed_view(self, packed: torch.Tensor) -> torch.Tensor:
-        """The same for a packed tile anywhere."""
-        return packed.as_strided(self.own_box.extents, self.own_box.packed, packed.storage_offset())
+        return self.primary.view(slot, self.geometry.own_box(self.primary.ordinal_of(slot)))
 
     def fetch_packed(self, tile: Tile, out: torch.Tensor) -> int:
         """Bring a tile that is not primary straight to a packed place (on a lane, outside the lock); the bytes read."""
@@ -438,7 +441,7 @@ class Engine:
         return 0
 
     @contextmanager
-    def bounce(self) -> Iterator[torch.Tensor]:
-        """A packed tile of scratch memory; one at a time, so that scratch never grows beyond one tile."""
+    def bounce(self, ordinal: int) -> Iterator[torch.Tensor]:
+        """Scratch memory for a packed tile; one at a time, so that scratch never grows beyond one tile."""
         with self._scratch:
-            yield torch.empty(self.geometry.tile_elems, dtype=self.dtype)
+            yield torch.empty(self.geometry.elems_of(ordinal), dtype=self.dtype)

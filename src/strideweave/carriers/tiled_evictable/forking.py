@@ -69,6 +69,12 @@ def _enter_child(engine: Engine) -> None:
             if not tile.pins:
                 engine.primary.give(tile.slot)
             tile.slot, tile.dirty, tile.stored, tile.implicit = None, False, False, False
+    if engine.primary.enter_child():
+        for tile in engine.tiles:
+            if tile.slot is not None:
+                engine.order.forget(tile.ordinal)
+                engine.primary.give(tile.slot)
+                tile.slot = None
 
 
 def _end_requests(engine: Engine) -> None:

@@ -4,48 +4,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from operator import mul
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from strideweave.carriers.tiled_evictable.boxes import TileBox, boxes_of
+from strideweave.carriers.tiled_evictable.compatibility import incompatibility
+from strideweave.carriers.tiled_evictable.footprint import Cut, Footprint, Slots, cut, footprints_of, outer_sum, sums
 from strideweave.carriers.tiled_evictable.selection import Coordinate
-from strideweave.layout import Layout, Shape, Stride, zipped_divide
-
-Leaf: TypeAlias = tuple[int, int]
-Slots: TypeAlias = npt.NDArray[np.int64]
-
-_CACHED_LAYOUTS = 64
+from strideweave.layout import Layout
 
 
 @dataclass(frozen=True)
 class Geometry:
     """The tiles of a flat extent: `grid_shape` tiles of `tile_shape` each, placed by `layout`.
 
-    The layout is divided by the tile once. The part within a tile is the same for every tile (the *footprint*);
-    the rest says at which slot a tile begins (its *base*). A tile is stored *packed*: its slots in ascending
-    order, without gaps.
+    The layout is divided by the tile once. The part within a tile is the same for every tile of one kind (its
+    *footprint*); the rest says at which slot a tile begins (its *base*). Where `logical_shape` is less than grid times
+    tile the last tile along that axis is *ragged*, it has the coordinates that are left: so there is one kind of whole
+    tiles, and up to two to the number of such axes in all.
 
     Units: slots. Errors (from `Geometry.make`): TypeError, ValueError.
     Source: seed 000, "TiledEvictable owns one flat logical storage extent".
+
+    >>> g = Geometry.make((2, 1), (2, 3), shape=(3, 3))
+    >>> [g.extents_of(k) for k in range(g.tiles)], g.extent
+    ([(2, 3), (1, 3)], 9)
     """
 
     grid_shape: tuple[int, ...]
     tile_shape: tuple[int, ...]
+    """The extent of a whole tile along each axis."""
+    logical_shape: tuple[int, ...]
+    """Grid times tile, per axis, or less by what the last tile lacks."""
     layout: Layout
     """Canonical slot layout of the full logical shape: a bijection onto 0 .. extent - 1."""
-    inner: tuple[tuple[Leaf, ...], ...]
-    """Per axis, the leaves (extent, stride) within a tile, first leaf fastest."""
-    outer: tuple[tuple[Leaf, ...], ...]
-    """Per axis, the leaves (extent, stride) over the tiles."""
+    footprints: tuple[Footprint, ...] = field(compare=False, repr=False)
+    """One for each kind of tile; the first axis tells the kinds apart fastest."""
+    cuts: tuple[Cut, ...] = field(compare=False, repr=False)
+    """How each axis falls into tiles."""
 
     @classmethod
-    def make(cls, grid_shape: Iterable[int], tile_shape: Iterable[int], layout: Layout | None = None) -> Geometry:
-        """The geometry of a grid of tiles; the default layout is dense with the first mode fastest."""
+    def make(
+        cls,
+        grid_shape: Iterable[int],
+        tile_shape: Iterable[int],
+        layout: Layout | None = None,
+        shape: Iterable[int] | None = None,
+    ) -> Geometry:
+        """The geometry of a grid of tiles; the default layout is dense with the first mode fastest.
+
+        `shape` is the logical shape, grid times tile unless given.
+        """
         grid = _extents(grid_shape, "grid_shape")
         tile = _extents(tile_shape, "tile_shape")
         if len(grid) != len(tile):
@@ -53,7 +66,7 @@ class Geometry:
                 f"cannot tile with grid_shape {grid} and tile_shape {tile}: their ranks are {len(grid)} and "
                 f"{len(tile)}. The ranks must be equal. Give one tile extent per grid axis."
             )
-        logical = tuple(map(mul, grid, tile))
+        logical = tuple(map(mul, grid, tile)) if shape is None else _logical(shape, grid, tile)
         if layout is None:
             layout = Layout.column_major(*logical)
         elif not isinstance(layout, Layout):
@@ -64,13 +77,14 @@ class Geometry:
                 f"cannot tile with {layout!r}: it reaches {layout.cosize} slots for {layout.size} coordinates. The "
                 "slot layout must give every slot exactly one coordinate. Use a dense layout."
             )
-        divided = _divide(layout, tile)
-        return cls(grid, tile, layout, *divided)
-
-    @cached_property
-    def logical_shape(self) -> tuple[int, ...]:
-        """Grid times tile, per axis."""
-        return tuple(map(mul, self.grid_shape, self.tile_shape))
+        try:
+            cuts = tuple(cut(layout[k], t) for k, t in enumerate(tile))
+        except ValueError as e:
+            raise ValueError(
+                f"cannot tile with {layout!r} and tile_shape {tile}: {str(e).removesuffix('.')}. Use other tiles, or "
+                "another layout."
+            ) from e
+        return cls(grid, tile, logical, layout, footprints_of(cuts), cuts)
 
     @cached_property
     def tiles(self) -> int:
@@ -79,13 +93,18 @@ class Geometry:
 
     @cached_property
     def tile_elems(self) -> int:
-        """How many slots a tile has."""
+        """How many slots a whole tile has; the room of every tile."""
         return math.prod(self.tile_shape)
 
     @cached_property
     def extent(self) -> int:
         """How many slots there are in all."""
-        return self.tiles * self.tile_elems
+        return math.prod(self.logical_shape)
+
+    @cached_property
+    def is_ragged(self) -> bool:
+        """Whether some tile has fewer slots than a whole one."""
+        return self.extent < self.tiles * self.tile_elems
 
     # -- tiles ---------------------------------------------------------------------------------------------------
 
@@ -97,9 +116,21 @@ class Geometry:
         """The coordinate of a tile number."""
         return tuple(ordinal // step % extent for step, extent in zip(self._grid_steps, self.grid_shape, strict=True))
 
+    def kind_of(self, ordinal: int) -> int:
+        """Which of `footprints` a tile has."""
+        return self._kinds[ordinal] if len(self.footprints) > 1 else 0
+
+    def footprint(self, ordinal: int) -> Footprint:
+        """The slots of a tile, counted from its base."""
+        return self.footprints[self.kind_of(ordinal)]
+
+    def elems_of(self, ordinal: int) -> int:
+        """How many slots a tile has."""
+        return self.footprints[self.kind_of(ordinal)].elems
+
     def extents_of(self, ordinal: int) -> tuple[int, ...]:
         """How many coordinates a tile has along each axis."""
-        return self.tile_shape
+        return self.footprints[self.kind_of(ordinal)].extents
 
     def origin_of(self, ordinal: int) -> tuple[int, ...]:
         """The logical coordinate at which a tile begins."""
@@ -109,77 +140,64 @@ class Geometry:
         """The lowest slot of a tile."""
         return sum(int(bases[c]) for bases, c in zip(self._axis_bases, self.coordinate(ordinal), strict=True))
 
+    def packed_start(self, ordinal: int) -> int:
+        """Where a tile begins when all of them lie packed, one after the other."""
+        return self._packed_starts[ordinal] if len(self.footprints) > 1 else ordinal * self.footprints[0].elems
+
+    @property
+    def bases(self) -> Slots:
+        """The lowest slot of every tile."""
+        return outer_sum(self._axis_bases)
+
     @cached_property
     def _grid_steps(self) -> tuple[int, ...]:
         return tuple(accumulate((1, *self.grid_shape[:-1]), mul))
 
     @cached_property
     def _axis_bases(self) -> tuple[Slots, ...]:
-        return tuple(_sums(leaves) for leaves in self.outer)
-
-    # -- footprint -----------------------------------------------------------------------------------------------
+        return tuple(axis.bases for axis in self.cuts)
 
     @cached_property
-    def leaves(self) -> tuple[Leaf, ...]:
-        """The leaves within a tile, all axes, with their strides in slots."""
-        return tuple(leaf for axis in self.inner for leaf in axis)
+    def _kinds(self) -> list[int]:
+        parts, step = [], 1
+        for axis, tiles in zip(self.cuts, self.grid_shape, strict=True):
+            part = np.zeros(tiles, dtype=np.int64)
+            if len(axis.spans) > 1:
+                part[-1] = step
+                step *= 2
+            parts.append(part)
+        kinds: list[int] = outer_sum(parts).tolist()
+        return kinds
 
     @cached_property
-    def packed_strides(self) -> tuple[int, ...]:
-        """The strides of the same leaves inside a packed tile."""
-        strides, step = [0] * len(self.leaves), 1
-        for k in sorted(range(len(self.leaves)), key=lambda k: self.leaves[k][1]):
-            extent = self.leaves[k][0]
-            if extent > 1:
-                strides[k] = step
-                step *= extent
-        return tuple(strides)
-
-    @cached_property
-    def run_elems(self) -> int:
-        """How many consecutive slots begin every run of a tile; all of them when a tile is contiguous."""
-        run = 1
-        for stride, extent in sorted((d, n) for n, d in self.leaves if n > 1):
-            if stride != run:
-                break
-            run *= extent
-        return run
-
-    @cached_property
-    def is_contiguous(self) -> bool:
-        """Whether a tile's slots are consecutive, so that one run reads it."""
-        return self.run_elems == self.tile_elems
+    def _packed_starts(self) -> list[int]:
+        elems = np.array([footprint.elems for footprint in self.footprints])[self._kinds]
+        starts: list[int] = (np.cumsum(elems) - elems).tolist()
+        return starts
 
     def run_starts(self, ordinal: int) -> list[int]:
         """The first slot of every run of a tile, ascending."""
-        starts: list[int] = (self._run_offsets + self.base(ordinal)).tolist()
+        starts: list[int] = (self.footprint(ordinal).run_offsets + self.base(ordinal)).tolist()
         return starts
-
-    @cached_property
-    def _run_offsets(self) -> Slots:
-        return _sums(sorted(((n, d) for n, d in self.leaves if d >= self.run_elems), key=lambda leaf: leaf[1]))
-
-    def places(self, offsets: Slots) -> Slots:
-        """Where slots that lie `offsets` above a tile's base stand in the packed tile."""
-        # A dense layout is a mixed-radix number: every leaf is one digit of the slot.
-        return sum(
-            (
-                offsets // d % n * packed
-                for (n, d), packed in zip(self.leaves, self.packed_strides, strict=True)
-                if n > 1
-            ),
-            start=np.zeros_like(offsets),
-        )
 
     def locate(self, slot: int) -> tuple[int, int]:
         """The tile that owns a slot, and the slot's place in the packed tile."""
         ordinal = 0
-        for step, leaves in zip(self._grid_steps, self.outer, strict=True):
-            for n, d in leaves:
-                if n > 1:
-                    ordinal += slot // d % n * step
-                step *= n
-        return ordinal, int(self.places(np.array([slot - self.base(ordinal)]))[0])
+        for grid_step, axis in zip(self._grid_steps, self.cuts, strict=True):
+            for step in axis.steps:
+                ordinal += slot // step.stride % step.radix // step.divisor * grid_step if step.extent > 1 else 0
+                grid_step *= step.extent
+        return ordinal, int(self.footprint(ordinal).places(np.array([slot - self.base(ordinal)]))[0])
+
+    # -- selections ----------------------------------------------------------------------------------------------
+
+    def compact(self, per_axis: Sequence[Sequence[int]]) -> Compact:
+        """Where the tiles of a selection lie in its compact result."""
+        chosen = zip(per_axis, self.tile_shape, self.logical_shape, strict=True)
+        extents = [[min(t, n - c * t) for c in axis] for axis, t, n in chosen]
+        return Compact(
+            tuple(tuple(accumulate(axis[:-1], initial=0)) for axis in extents), tuple(sum(axis) for axis in extents)
+        )
 
     # -- tensors over the extent -----------------------------------------------------------------------------------
 
@@ -190,7 +208,7 @@ class Geometry:
         """
         if offset == 0 and layout == self.layout:
             return
-        reason = _incompatibility(self, offset, layout)
+        reason = incompatibility(self, offset, layout)
         if reason is not None:
             raise ValueError(
                 f"cannot use a Tensor of {layout!r} at offset {offset}: {reason}. Every logical tile must reach "
@@ -198,125 +216,59 @@ class Geometry:
                 f"{self.tile_shape}), each once. Use the carrier's layout, or one that only permutes within tiles."
             )
 
-    def box(self, layout: Layout) -> TileBox | None:
+    def boxes(self, layout: Layout) -> tuple[TileBox | None, ...]:
+        """For every kind, a tile of a compatible Tensor as a strided box; None when only `order` can say it."""
+        return boxes_of(self, layout)
+
+    def box(self, layout: Layout, ordinal: int) -> TileBox | None:
         """A tile of a compatible Tensor as a strided box; None when only `order` can say it."""
-        return _box(self, layout)
+        return boxes_of(self, layout)[self.kind_of(ordinal)]
+
+    def own_box(self, ordinal: int) -> TileBox:
+        """A tile of the carrier's own layout, which is a box by construction."""
+        return self._own_boxes[self.kind_of(ordinal)]
+
+    @cached_property
+    def _own_boxes(self) -> list[TileBox]:
+        return [box for box in self.boxes(self.layout) if box is not None]
 
     def order(self, ordinal: int, offset: int, layout: Layout) -> Slots:
         """The packed place of every value of a tile, in logical order (first axis fastest)."""
-        axes = [_sums(layout[k].leaves()) for k in range(len(self.tile_shape))]
+        axes = [sums(layout[k].leaves()) for k in range(len(self.tile_shape))]
         within = [
             axis[c * t : (c + 1) * t]
             for axis, c, t in zip(axes, self.coordinate(ordinal), self.tile_shape, strict=True)
         ]
-        return self.places(_outer_sum(within) + (offset - self.base(ordinal)))
+        return self.footprint(ordinal).places(outer_sum(within) + (offset - self.base(ordinal)))
 
 
 @dataclass(frozen=True, slots=True)
-class TileBox:
-    """The values of a tile as nested steps: one leaf per entry, first axis first and its first leaf fastest."""
+class Compact:
+    """Where the tiles of a selection lie in its compact result: one after the other along every axis."""
 
-    extents: tuple[int, ...]
-    axes: tuple[int, ...]
-    """The axis that each leaf belongs to."""
-    steps: tuple[int, ...]
-    """How far each leaf moves the logical coordinate of its axis."""
-    slots: tuple[int, ...]
-    """Strides where the tile lies in the flat extent."""
-    packed: tuple[int, ...]
-    """Strides where the tile lies packed."""
+    starts: tuple[tuple[int, ...], ...]
+    """Per axis, the first coordinate of each selected tile."""
+    shape: tuple[int, ...]
 
-    def strides_in(self, axis_strides: Sequence[int]) -> tuple[int, ...]:
-        """Strides of the same box inside a dense tensor whose axes have these strides."""
-        return tuple(axis_strides[a] * step for a, step in zip(self.axes, self.steps, strict=True))
+    def origin(self, place: Coordinate) -> tuple[int, ...]:
+        """The compact coordinate at which the tile at a place of the compact grid begins."""
+        return tuple(starts[c] for starts, c in zip(self.starts, place, strict=True))
 
 
-@lru_cache(maxsize=_CACHED_LAYOUTS)
-def _box(geometry: Geometry, layout: Layout) -> TileBox | None:
-    own = layout == geometry.layout
-    try:
-        inner = geometry.inner if own else _divide(layout, geometry.tile_shape)[0]
-    except ValueError:
-        return None
-    leaves = [(n, d, axis, step) for axis, axis_leaves in enumerate(inner) for n, d, step in _stepped(axis_leaves)]
-    extents = tuple(n for n, *_ in leaves)
-    slots = tuple(d for _, d, *_ in leaves)
-    if own:
-        packed = geometry.packed_strides
-    else:
-        packed = tuple(geometry.places(np.array(slots, dtype=np.int64)).tolist())
-        wanted = geometry.places(_sums(list(zip(extents, slots, strict=True))))
-        if not np.array_equal(_sums(list(zip(extents, packed, strict=True))), wanted):
-            return None
-    return TileBox(extents, tuple(a for *_, a, _ in leaves), tuple(s for *_, s in leaves), slots, packed)
-
-
-@lru_cache(maxsize=_CACHED_LAYOUTS)
-def _incompatibility(geometry: Geometry, offset: int, layout: Layout) -> str | None:
-    """Why a Tensor over this extent is not tile-footprint compatible; None when it is."""
-    sizes = tuple(layout[k].size for k in range(len(layout)))
-    if sizes != geometry.logical_shape:
-        return f"its modes have sizes {sizes} and the carrier's axes {geometry.logical_shape}"
-    axes = [_sums(layout[k].leaves()).reshape(-1, t) for k, t in enumerate(geometry.tile_shape)]
-    footprint = np.sort(_sums(geometry.leaves))
-    bases = _outer_sum(geometry._axis_bases)
-    if all(bool(np.all(axis - axis[:, :1] == axis[0] - axis[0, 0])) for axis in axes):
-        # Every tile has the same shape in the extent, so one comparison stands for all of them.
-        reached = np.sort(_outer_sum([axis[0] - axis[0, 0] for axis in axes]))
-        starts = _outer_sum([axis[:, 0] for axis in axes]) + offset
-        if not np.array_equal(reached, footprint):
-            return _difference(geometry, 0, reached + starts[0], footprint + bases[0])
-        wrong = np.flatnonzero(starts != bases)
-        if wrong.size:
-            tile = int(wrong[0])
-            return _difference(geometry, tile, reached + starts[tile], footprint + bases[tile])
-        return None
-    for tile in range(geometry.tiles):
-        rows = [axis[c] for axis, c in zip(axes, geometry.coordinate(tile), strict=True)]
-        reached = np.sort(_outer_sum(rows)) + offset
-        if not np.array_equal(reached, footprint + bases[tile]):
-            return _difference(geometry, tile, reached, footprint + bases[tile])
-    return None
-
-
-def _difference(geometry: Geometry, tile: int, reached: Slots, expected: Slots) -> str:
-    return (
-        f"logical tile {geometry.coordinate(tile)} reaches {len(np.unique(reached))} slots in {reached[0]} .. "
-        f"{reached[-1]} and the carrier's tile has {len(expected)} in {expected[0]} .. {expected[-1]}"
-    )
-
-
-def _divide(
-    layout: Layout, tile_shape: tuple[int, ...]
-) -> tuple[tuple[tuple[Leaf, ...], ...], tuple[tuple[Leaf, ...], ...]]:
-    """Per axis, the leaves within a tile and the leaves over the tiles."""
-    parts = zipped_divide(layout, [Layout(Shape(t), Stride(1)) for t in tile_shape])
-    tile, rest = parts[0], parts[1]
-    return tuple(tile[k].leaves() for k in range(len(tile_shape))), tuple(
-        rest[k].leaves() for k in range(len(tile_shape))
-    )
-
-
-def _stepped(leaves: Iterable[Leaf]) -> list[tuple[int, int, int]]:
-    """Every leaf with how far it moves the coordinate of its axis."""
-    out, step = [], 1
-    for n, d in leaves:
-        out.append((n, d, step))
-        step *= n
-    return out
-
-
-def _sums(leaves: Sequence[Leaf]) -> Slots:
-    """The slot of every ordinal of the leaves, first leaf fastest."""
-    return _outer_sum([np.arange(n, dtype=np.int64) * d for n, d in leaves])
-
-
-def _outer_sum(parts: Sequence[Slots]) -> Slots:
-    """All sums of one entry from each part, the first part fastest."""
-    total = np.zeros(1, dtype=np.int64)
-    for part in parts:
-        total = (part[:, None] + total[None, :]).reshape(-1)
-    return total
+def _logical(shape: Iterable[int], grid: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
+    logical = _extents(shape, "shape")
+    if len(logical) != len(grid):
+        raise ValueError(
+            f"cannot tile shape {logical} with grid_shape {grid} and tile_shape {tile}: their ranks are {len(logical)} "
+            f"and {len(grid)}. The ranks must be equal. Give one extent per grid axis."
+        )
+    needed = tuple(-(-n // t) for n, t in zip(logical, tile, strict=True))
+    if needed != grid:
+        raise ValueError(
+            f"cannot tile shape {logical} with grid_shape {grid} and tile_shape {tile}: it takes {needed} tiles. The "
+            "grid must be shape / tile, rounded up, on every axis. Change one of them."
+        )
+    return logical
 
 
 def _extents(values: Iterable[int], name: str) -> tuple[int, ...]:
@@ -337,6 +289,6 @@ def _require_sizes(layout: Layout, logical: tuple[int, ...]) -> None:
     sizes = tuple(layout[k].size for k in range(len(layout)))
     if sizes != logical:
         raise ValueError(
-            f"cannot tile with {layout!r}: its modes have sizes {sizes} and grid times tile is {logical}. They must "
-            "be equal. Pass a Layout of the full logical shape."
+            f"cannot tile with {layout!r}: its modes have sizes {sizes} and the logical shape (grid times tile, or "
+            f"`shape`) is {logical}. They must be equal. Pass a Layout of the full logical shape."
         )

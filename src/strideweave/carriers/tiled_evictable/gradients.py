@@ -14,7 +14,7 @@ import torch
 from strideweave.carriers.tiled_evictable.projection import compact_layout
 from strideweave.carriers.tiled_evictable.reading import TileReader
 from strideweave.carriers.tiled_evictable.selection import TileSelection
-from strideweave.carriers.tiled_evictable.tiles_as_modes import in_mode_dims, tile_of
+from strideweave.carriers.tiled_evictable.tiles_as_modes import in_mode_dims, region_of
 from strideweave.carriers.tiled_evictable.writing import gradient_like
 from strideweave.layout import Layout
 from strideweave.operation.alignment import dense_like
@@ -25,7 +25,7 @@ from strideweave.operation.plan import Accumulation, Arithmetic, OperandPlan, Op
 from strideweave.operation.pointwise import ADD
 from strideweave.operation.schema import OperandKind, OperandSpec, OperationSchema, OptionSpec
 from strideweave.tensor import Tensor, from_torch
-from strideweave.tensor.copying import values_of
+from strideweave.tensor.copying import strided, values_of
 from strideweave.tensor.grad_mode import mode, no_grad
 
 if TYPE_CHECKING:
@@ -88,11 +88,14 @@ def _carrier_of(tensor: Tensor) -> TiledEvictable:
 def _project_vjp(context: VJPContext, g: Tensor) -> Sequence[Tensor | None]:
     """The compact cotangent added into zeros, tile by tile: the adjoint of the gather."""
     source: Tensor = context.operand(0)  # which raises when the source is not as it was at initiation
-    tile_shape = _carrier_of(source).tile_shape
+    geometry = _carrier_of(source)._geometry
     gradient, writer = gradient_like(source)
-    values = in_mode_dims(values_of(g), g.layout)
-    for coordinate, place in context.options["selection"]._placed:
-        writer.put(coordinate, tile_of(values, place, tile_shape), source.layout, source.offset)
+    values = in_mode_dims(values_of(g).cpu(), g.layout)
+    selection = context.options["selection"]
+    compact = geometry.compact(selection.per_axis)
+    for coordinate, place in selection._placed:
+        region = region_of(values, compact.origin(place), geometry.extents_of(geometry.ordinal(coordinate)))
+        writer.put(coordinate, region, source.layout, source.offset)
     return (gradient,)
 
 
@@ -106,26 +109,44 @@ def _scatter_vjp(context: VJPContext, g: Tensor) -> Sequence[Tensor | None]:
     geometry = _carrier_of(template)._geometry
     wants_compact, wants_template = context.needs
     reader = TileReader(g, geometry, "run the backward of scatter with")
-    gathered = _zeros_like(compact) if wants_compact else None
+    gathered = _Gathered(compact) if wants_compact else None
     template_gradient, writer = gradient_like(template) if wants_template else (None, None)
     is_added = context.options["reduction"] == "add"
     touched = reader.written() if wants_compact or is_added else set()
-    for coordinate, place in context.options["selection"]._placed:
+    selection = context.options["selection"]
+    places = geometry.compact(selection.per_axis)
+    for coordinate, place in selection._placed:
         ordinal = geometry.ordinal(coordinate)
         if ordinal not in touched:
             continue
         with reader.tile(ordinal) as values:
             if gathered is not None:
-                tile_of(values_of(gathered), place, geometry.tile_shape).copy_(values)
+                region_of(gathered.values, places.origin(place), geometry.extents_of(ordinal)).copy_(values)
             if writer is not None and is_added:
                 writer.put(coordinate, values, template.layout, template.offset)
-    return gathered, template_gradient
+    return None if gathered is None else gathered.tensor(), template_gradient
 
 
-def _zeros_like(compact: Tensor) -> Tensor:
-    """Zeros in fresh storage of the same class, dense; a compact Tensor nests no modes, so that leaves are modes."""
-    layout = dense_like(compact.shape, [compact.layout])
-    return Tensor._make(compact.carrier.allocate_like(layout.cosize), 0, layout)
+class _Gathered:
+    """Zeros in fresh storage of the same class, dense, to be filled; written there at the end where no memory shows it.
+
+    A compact Tensor nests no modes, so that leaves are modes.
+    """
+
+    def __init__(self, compact: Tensor) -> None:
+        self._layout = dense_like(compact.shape, [compact.layout])
+        self._carrier = compact.carrier.allocate_like(self._layout.cosize)
+        self._is_staged = not self._carrier._is_in_memory()
+        size, dtype = self._layout.cosize, self._carrier.dtype().torch_dtype
+        self._flat = torch.zeros(size, dtype=dtype) if self._is_staged else self._carrier._flat()
+        self.values = strided(self._flat, self._layout, 0)
+        """One dim per mode."""
+
+    def tensor(self) -> Tensor:
+        """What it has become."""
+        if self._is_staged:
+            self._carrier._write_runs([(0, self._flat)])
+        return Tensor._make(self._carrier, 0, self._layout)
 
 
 def _moved(call: BoundOperationCall) -> OperationPlan:
@@ -136,7 +157,7 @@ def _moved(call: BoundOperationCall) -> OperationPlan:
 
 def _resolve_project(call: BoundOperationCall) -> ResolvedInvocation:
     (source,) = call.operands
-    layout: Layout = compact_layout(source.layout, call.options["selection"], call.options["tile_shape"])
+    layout: Layout = compact_layout(source.layout, call.options["compact_shape"])
     spec = ResultSpec(source.dtype(), layout.shape, layout)
     return ResolvedInvocation(call, _moved(call), (spec,), saved_operands=(0,))
 
@@ -151,7 +172,7 @@ PROJECT = OperationDefinition(
     "project",
     OperationSchema(
         [OperandSpec("source", OperandKind.TENSOR, differentiable=True)],
-        [OptionSpec("selection"), OptionSpec("tile_shape")],
+        [OptionSpec("selection"), OptionSpec("compact_shape")],
     ),
     _resolve_project,
     None,
@@ -190,11 +211,11 @@ class Recording:
         result.autograd_ctx = operation
 
 
-def record_project(source: Tensor, selection: TileSelection, tile_shape: tuple[int, ...]) -> Recording | None:
+def record_project(source: Tensor, selection: TileSelection, compact_shape: tuple[int, ...]) -> Recording | None:
     """The node of a projection that begins now; None when nobody wants its gradient."""
     if not (source.requires_grad and mode.enabled):
         return None
-    call = PROJECT.bind(source, selection=selection, tile_shape=tile_shape)
+    call = PROJECT.bind(source, selection=selection, compact_shape=compact_shape)
     return Recording(type(_carrier_of(source)), _resolve_project(call))
 
 

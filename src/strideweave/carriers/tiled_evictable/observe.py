@@ -42,7 +42,7 @@ class Statistics:
     """
 
     tile_nbytes: int
-    """The bytes of one tile."""
+    """The bytes of one whole tile, which every tile has room for, a ragged one too."""
     budget_nbytes: int
     """The bytes that primary tiles may take, those on their way included."""
     slots: int
@@ -70,7 +70,7 @@ class Statistics:
 
     @property
     def resident_nbytes(self) -> int:
-        """The bytes of the resident tiles."""
+        """The bytes of the slots that the resident tiles take."""
         return self.resident_tiles * self.tile_nbytes
 
     @property

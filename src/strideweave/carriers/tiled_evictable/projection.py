@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import mul
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import torch
@@ -12,22 +13,23 @@ from strideweave.carriers.carrier import Carrier
 from strideweave.carriers.handle import AwaitResult
 from strideweave.carriers.tiled_evictable import transitions
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
-from strideweave.carriers.tiled_evictable.selection import Coordinate, TileSelection
+from strideweave.carriers.tiled_evictable.selection import Coordinate
 from strideweave.carriers.tiled_evictable.steps import Steps
 from strideweave.io import Priority
 from strideweave.layout import Layout, Shape, Stride
 from strideweave.tensor import Tensor
 
 if TYPE_CHECKING:
+    from strideweave.carriers.tiled_evictable.boxes import TileBox
+    from strideweave.carriers.tiled_evictable.geometry import Compact
     from strideweave.carriers.tiled_evictable.gradients import Recording
 
 _GATHER_NBYTES = 8 * 2**20  # tiles that are there already are copied in jobs of about this size
 _GATHER_TILES = 16
 
 
-def compact_layout(source: Layout, selection: TileSelection, tile_shape: Sequence[int]) -> Layout:
-    """The dense layout of a selection, its modes in the order of the source's strides."""
-    shape = [count * t for count, t in zip(selection.compact_grid_shape, tile_shape, strict=True)]
+def compact_layout(source: Layout, shape: Sequence[int]) -> Layout:
+    """The dense layout of a compact result, its modes in the order of the source's strides."""
     strides, step = [0] * len(shape), 1
     for k in sorted(range(len(shape)), key=lambda k: _first_stride(source[k])):
         strides[k] = step
@@ -42,12 +44,11 @@ def _first_stride(mode: Layout) -> int:
 class Taker(Protocol):
     """Where the tiles of a request go, each with its place in the compact grid."""
 
-    @property
-    def takes_packed(self) -> bool:
+    def takes_packed(self, tile: Tile) -> bool:
         """Whether a packed tile can be read straight into its place."""
         ...
 
-    def run(self, compact: Coordinate) -> torch.Tensor:
+    def run(self, tile: Tile, compact: Coordinate) -> torch.Tensor:
         """A tile's place as one run, where `takes_packed`."""
         ...
 
@@ -76,27 +77,41 @@ class Target:
     """The compact destination, and how the values of one tile find their place in it."""
 
     def __init__(
-        self, engine: Engine, source: Tensor, destination: Carrier, layout: Layout, recording: Recording | None
+        self,
+        engine: Engine,
+        source: Tensor,
+        destination: Carrier,
+        layout: Layout,
+        places: Compact,
+        recording: Recording | None,
     ) -> None:
         self._engine = engine
         self._source = source
         self._destination = destination
         self._layout = layout
+        self._places = places
         self._recording = recording
         self._owner = destination._claim_ownership()
         self._was_empty = destination.size() == 0
-        if self._was_empty:
-            destination._allocate(layout.size)
-        # Values that a caller's carrier holds are replaced all at once, when every tile is there.
-        self._flat = destination._flat() if self._was_empty else torch.empty(layout.size, dtype=engine.dtype)
-        self._box = engine.geometry.box(source.layout)
+        try:
+            if self._was_empty:
+                destination._allocate(layout.size)
+        except BaseException:
+            destination._relinquish_ownership(self._owner)
+            raise
+        # Values that a caller's carrier holds are replaced all at once, when every tile is there; and what no memory
+        # shows is written then.
+        self._is_staged = not (self._was_empty and destination._is_in_memory())
+        self._flat = torch.empty(layout.size, dtype=engine.dtype) if self._is_staged else destination._flat()
+        self._boxes = engine.geometry.boxes(source.layout)
         self._axis_strides = [mode.leaves()[0][1] for mode in layout]
-        self._strides = self._box.strides_in(self._axis_strides) if self._box is not None else ()
+        self._strides = [() if box is None else box.strides_in(self._axis_strides) for box in self._boxes]
 
     def publish(self) -> Tensor:
         """The compact Tensor, its values in place."""
+        if self._is_staged:
+            self._write_staged()
         if not self._was_empty:
-            self._destination._flat()[: self._flat.numel()].copy_(self._flat)
             self._destination._version += 1
         result = Tensor(self._destination, 0, self._layout)
         if self._recording is not None:
@@ -104,47 +119,64 @@ class Target:
         self._destination._relinquish_ownership(self._owner)
         return result
 
+    def _write_staged(self) -> None:
+        destination, staged = self._destination, self._flat
+        if destination._is_in_memory():
+            destination._flat()[: staged.numel()].copy_(staged)
+        elif self._was_empty:
+            destination._write_runs([(0, staged)])
+        else:
+            before = torch.empty_like(staged)
+            destination._read_runs([(0, before)])
+            try:
+                destination._write_runs([(0, staged)])
+            except BaseException as error:
+                try:
+                    destination._write_runs([(0, before)])
+                except BaseException as e:
+                    error.add_note(f"writing back what the destination held failed too: {e!r}")
+                raise
+
     def abandon(self) -> None:
         """The destination is what it was before."""
         if self._was_empty:
             self._destination._free()
         self._destination._relinquish_ownership(self._owner)
 
-    @property
-    def takes_packed(self) -> bool:
+    def takes_packed(self, tile: Tile) -> bool:
         """Whether a packed tile can be read straight into its place."""
-        box = self._box
+        kind = self._engine.geometry.kind_of(tile.ordinal)
+        box = self._boxes[kind]
         return box is not None and all(
-            n == 1 or a == b for n, a, b in zip(box.extents, self._strides, box.packed, strict=True)
+            n == 1 or a == b for n, a, b in zip(box.extents, self._strides[kind], box.packed, strict=True)
         )
 
-    def run(self, compact: Coordinate) -> torch.Tensor:
+    def run(self, tile: Tile, compact: Coordinate) -> torch.Tensor:
         """A tile's place as one run, where `takes_packed`."""
         corner = self._corner(compact)
-        return self._flat[corner : corner + self._engine.geometry.tile_elems]
+        return self._flat[corner : corner + self._engine.geometry.elems_of(tile.ordinal)]
 
     def gather_slot(self, tile: Tile, slot: int, compact: Coordinate) -> None:
         """Copy a primary tile to its place."""
         primary = self._engine.primary
-        if self._box is not None:
-            self._place(compact).copy_(primary.view(slot, self._box))
+        if (box := self._box_of(tile)) is not None and primary.is_in_memory:
+            self._place(tile, box, compact).copy_(primary.view(slot, box))
         elif (packed := primary.packed(slot)) is not None:
             self.gather_packed(tile, packed, compact)
         else:
-            with self._engine.bounce() as scratch:
-                self._engine.packed_view(scratch).copy_(self._engine.view(slot))
+            with self._engine.bounce(tile.ordinal) as scratch:
+                primary.read(slot, scratch)
                 self.gather_packed(tile, scratch, compact)
 
     def gather_packed(self, tile: Tile, packed: torch.Tensor, compact: Coordinate) -> None:
         """Copy a packed tile to its place."""
-        if self._box is not None:
-            box = self._box
-            self._place(compact).copy_(packed.as_strided(box.extents, box.packed, packed.storage_offset()))
+        if (box := self._box_of(tile)) is not None:
+            self._place(tile, box, compact).copy_(packed.as_strided(box.extents, box.packed, packed.storage_offset()))
             return
         geometry = self._engine.geometry
         order = torch.from_numpy(geometry.order(tile.ordinal, self._source.offset, self._source.layout))
         # `order` runs with the first axis fastest, torch's reshape with the last: so the axes are reversed.
-        backward = geometry.tile_shape[::-1]
+        backward = geometry.extents_of(tile.ordinal)[::-1]
         place = self._flat.as_strided(backward, self._axis_strides[::-1], self._corner(compact))
         place.copy_(packed[order].reshape(backward))
 
@@ -153,12 +185,14 @@ class Target:
         raise AssertionError("a projection overwrites no tile")
 
     def _corner(self, compact: Coordinate) -> int:
-        steps = zip(compact, self._engine.geometry.tile_shape, self._axis_strides, strict=True)
-        return sum(c * t * stride for c, t, stride in steps)
+        return sum(map(mul, self._places.origin(compact), self._axis_strides))
 
-    def _place(self, compact: Coordinate) -> torch.Tensor:
-        assert self._box is not None
-        return self._flat.as_strided(self._box.extents, self._strides, self._corner(compact))
+    def _box_of(self, tile: Tile) -> TileBox | None:
+        return self._boxes[self._engine.geometry.kind_of(tile.ordinal)]
+
+    def _place(self, tile: Tile, box: TileBox, compact: Coordinate) -> torch.Tensor:
+        strides = self._strides[self._engine.geometry.kind_of(tile.ordinal)]
+        return self._flat.as_strided(box.extents, strides, self._corner(compact))
 
 
 class Projection:
@@ -198,6 +232,7 @@ class Projection:
                     tile.load.landed.append(self.steps.over)
                 else:
                     engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.steps.over)
+        has_room = True
         for tile, compact in self._selected:
             self.steps.add()
             engine.order.use(tile.ordinal)
@@ -209,9 +244,11 @@ class Projection:
             landed = partial(self._gather_landed, tile, compact)
             if tile.load is not None:
                 tile.load.landed.append(landed)
-            elif (slot := engine.reserve(tile)) is not None:
+            # No tile is let go while this holds the lock: once there is no slot, there is none for the others.
+            elif has_room and (slot := engine.reserve(tile)) is not None:
                 engine.start_load(tile, slot, commits=True, landed=landed)
             else:
+                has_room = False
                 engine.lanes.submit(partial(self._pass_through, tile, compact), Priority.DEMAND)
         batch = max(1, min(_GATHER_TILES, _GATHER_NBYTES // engine.tile_nbytes))
         for k in range(0, len(present), batch):
@@ -243,10 +280,10 @@ class Projection:
 
     def _read_through(self, tile: Tile, compact: Coordinate) -> None:
         engine = self._engine
-        if self._target.takes_packed:
-            nbytes = engine.fetch_packed(tile, self._target.run(compact))
+        if self._target.takes_packed(tile):
+            nbytes = engine.fetch_packed(tile, self._target.run(tile, compact))
         else:
-            with engine.bounce() as scratch:
+            with engine.bounce(tile.ordinal) as scratch:
                 nbytes = engine.fetch_packed(tile, scratch)
                 self._target.gather_packed(tile, scratch, compact)
         with engine.guard:

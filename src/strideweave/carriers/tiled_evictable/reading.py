@@ -9,7 +9,7 @@ import torch
 
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin
 from strideweave.carriers.tiled_evictable.geometry import Geometry
-from strideweave.carriers.tiled_evictable.tiles_as_modes import TilesAsModes, in_mode_dims, tile_of
+from strideweave.carriers.tiled_evictable.tiles_as_modes import TilesAsModes, in_mode_dims, region_of
 from strideweave.tensor import Tensor
 from strideweave.tensor.copying import values_of
 
@@ -32,7 +32,7 @@ class TileReader:
             source = tensor.detach()
             if source.carrier._is_dependent():
                 source = source.materialize()
-            self._dense = in_mode_dims(values_of(source), source.layout)
+            self._dense = in_mode_dims(values_of(source).cpu(), source.layout)
 
     def written(self) -> set[int]:
         """The ordinals of the tiles that are not zero by declaration, so that they must be read."""
@@ -51,7 +51,7 @@ class TileReader:
         engine = self._engine
         if engine is None:
             assert self._dense is not None
-            yield tile_of(self._dense, self._geometry.coordinate(ordinal), self._geometry.tile_shape)
+            yield region_of(self._dense, self._geometry.origin_of(ordinal), self._geometry.extents_of(ordinal))
             return
         tile = engine.tiles[ordinal]
         with engine.guard:
@@ -65,7 +65,7 @@ class TileReader:
             if slot is not None:
                 yield self._views.of_slot(ordinal, slot)
             else:
-                packed = torch.empty(engine.geometry.tile_elems, dtype=engine.dtype)
+                packed = torch.empty(engine.geometry.elems_of(ordinal), dtype=engine.dtype)
                 nbytes = engine.fetch_packed(tile, packed)
                 with engine.guard:
                     engine.bytes_read += nbytes
@@ -80,8 +80,8 @@ def _engine_of(tensor: Tensor, geometry: Geometry) -> Engine | None:
     engine = getattr(tensor.carrier, "_engine", None)
     if not isinstance(engine, Engine):
         return None
-    same = (engine.geometry.grid_shape, engine.geometry.tile_shape) == (geometry.grid_shape, geometry.tile_shape)
-    if not same:
+    theirs = engine.geometry
+    if (theirs.tile_shape, theirs.logical_shape) != (geometry.tile_shape, geometry.logical_shape):
         return None
     engine.geometry.require_compatible(tensor.offset, tensor.layout)
     return engine

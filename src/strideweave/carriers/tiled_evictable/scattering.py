@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
@@ -12,7 +13,7 @@ from strideweave.carriers.tiled_evictable.engine import Engine, Tile
 from strideweave.carriers.tiled_evictable.gradients import Recording, added, record_scatter
 from strideweave.carriers.tiled_evictable.projection import Projection, compact_layout
 from strideweave.carriers.tiled_evictable.selection import Coordinate, TileSelection
-from strideweave.carriers.tiled_evictable.tiles_as_modes import TilesAsModes, in_mode_dims, tile_of
+from strideweave.carriers.tiled_evictable.tiles_as_modes import TilesAsModes, in_mode_dims, region_of
 from strideweave.tensor import Tensor
 from strideweave.tensor.copying import values_of
 
@@ -44,7 +45,9 @@ def scatter(
     handle: AwaitMove[Tensor] = AwaitMove._pending(f"scatter of {len(selected)} tiles of {carrier._name()}")
     fresh = carrier.allocate_like(carrier.size(), empty=True)
     try:
-        target = _Result(carrier, fresh, compact, template, record_scatter(compact, template, selection, reduction))
+        target = _Result(
+            carrier, fresh, compact, template, selection, record_scatter(compact, template, selection, reduction)
+        )
     except BaseException:
         fresh.release()
         raise
@@ -98,7 +101,7 @@ def _require_compact(carrier: TiledEvictable, compact: Tensor, template: Tensor,
             f"cannot scatter {compact.dtype().name} into tiles of {carrier.dtype().name}: the dtype must match, since "
             "scatter converts nothing. Convert it first."
         )
-    shape = compact_layout(template.layout, selection, carrier.tile_shape).shape
+    shape = compact_layout(template.layout, carrier._geometry.compact(selection.per_axis).shape).shape
     if compact.shape != shape:
         raise ValueError(
             f"cannot scatter {compact.shape} into {selection.compact_grid_shape} tiles of {carrier.tile_shape}: their "
@@ -125,6 +128,7 @@ class _Result:
         fresh: TiledEvictable,
         compact: Tensor,
         template: Tensor,
+        selection: TileSelection,
         recording: Recording | None,
     ) -> None:
         self._engine = carrier._engine
@@ -132,35 +136,44 @@ class _Result:
         self._template = template
         self._recording = recording
         self._compact = compact
-        self._values = in_mode_dims(values_of(compact), compact.layout)
+        self._places = carrier._geometry.compact(selection.per_axis)
+        self._values: torch.Tensor | None = None
+        self._one_read = threading.Lock()  # guards _values
         self._before = TilesAsModes(carrier._engine, template.offset, template.layout)
         self._after = TilesAsModes(fresh._engine, template.offset, template.layout)
         self._written: list[tuple[Tile, int]] = []  # guarded by the fresh carrier's lock
         self._owner = compact.carrier._claim_ownership()  # last, so that nothing fails with it
 
-    @property
-    def takes_packed(self) -> bool:
+    def takes_packed(self, tile: Tile) -> bool:
         """A tile is computed before it has its place."""
         return False
 
-    def run(self, compact: Coordinate) -> NoReturn:
+    def run(self, tile: Tile, compact: Coordinate) -> NoReturn:
         """Never asked, since a packed tile is not taken as it is."""
         raise AssertionError("a scatter takes no packed tile")
 
     def overwrite(self, tile: Tile, compact: Coordinate) -> None:
         """The tile has the compact values, whatever the template has."""
-        self._put(tile, self._part(compact))
+        self._put(tile, self._part(tile, compact))
 
     def gather_slot(self, tile: Tile, slot: int, compact: Coordinate) -> None:
         """Add the compact values to a primary tile of the template."""
-        self._put(tile, added(self._before.of_slot(tile.ordinal, slot), self._part(compact)))
+        self._put(tile, added(self._before.of_slot(tile.ordinal, slot), self._part(tile, compact)))
 
     def gather_packed(self, tile: Tile, packed: torch.Tensor, compact: Coordinate) -> None:
         """Add the compact values to a packed tile of the template."""
-        self._put(tile, added(self._before.of_packed(tile.ordinal, packed), self._part(compact)))
+        self._put(tile, added(self._before.of_packed(tile.ordinal, packed), self._part(tile, compact)))
 
-    def _part(self, compact: Coordinate) -> torch.Tensor:
-        return tile_of(self._values, compact, self._engine.geometry.tile_shape)
+    def _part(self, tile: Tile, compact: Coordinate) -> torch.Tensor:
+        extents = self._engine.geometry.extents_of(tile.ordinal)
+        return region_of(self._whole(), self._places.origin(compact), extents)
+
+    def _whole(self) -> torch.Tensor:
+        """The compact values, in memory of the host; read once where no memory shows them."""
+        with self._one_read:
+            if self._values is None:
+                self._values = in_mode_dims(values_of(self._compact).cpu(), self._compact.layout)
+            return self._values
 
     def _put(self, tile: Tile, values: torch.Tensor) -> None:
         engine = self._fresh._engine

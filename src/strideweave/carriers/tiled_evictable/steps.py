@@ -18,7 +18,7 @@ class Steps:
     def __init__(self, engine: Engine, ended: Callable[[BaseException | None], None]) -> None:
         """Guarded, as `add` and `done` are."""
         self._engine = engine
-        self._ended = ended
+        self._ended: Callable[[BaseException | None], None] | None = ended
         self._left = 1
         self._error: BaseException | None = None
         engine.work += 1
@@ -34,7 +34,10 @@ class Steps:
             self._left -= 1
             if self._left:
                 return
-        self._ended(self._error)
+        # A request has its steps, and these its end: whoever lets go of it lets go of its result's memory, at once.
+        ended, self._ended = self._ended, None
+        assert ended is not None, "a step is over after the last one"
+        ended(self._error)
 
     def run(self, step: Callable[[], object]) -> None:
         """Take one step, on a lane; its exception is the request's."""

@@ -63,14 +63,18 @@ class Use:
         """The tile as a tensor, once it is there; the caller's wait is counted."""
         engine = self._engine
         with engine.guard:
-            if not self._holds(tile):
-                began = time.perf_counter()
-                self._wait_for(tile)
-                engine.stall_s += time.perf_counter() - began
+            self.hold(tile)
             assert tile.slot is not None
-            engine.order.use(tile.ordinal)
             # `.data` has a version counter of its own, by which a write through the view is noticed.
             return engine.view(tile.slot).data
+
+    def hold(self, tile: Tile) -> None:
+        """Wait until the tile is there (guarded), and count the time."""
+        if not self._holds(tile):
+            began = time.perf_counter()
+            self._wait_for(tile)
+            self._engine.stall_s += time.perf_counter() - began
+        self._engine.order.use(tile.ordinal)
 
     def _holds(self, tile: Tile) -> bool:
         return tile.slot is not None and tile.ordinal in self._pin.tiles

@@ -1,128 +1,17 @@
-"""The two places of a tile: slots of memory where it is used, and storage where it rests."""
+"""Storage where tiles rest. Where they are used: `memory_tiers.py`, `run_tiers.py`."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Protocol
 
 import torch
 
-from strideweave.carriers.carrier import Carrier, byte_view
+from strideweave.carriers.carrier import Carrier, Run, byte_view
 from strideweave.carriers.file_backed import FileBacked
-from strideweave.carriers.tiled_evictable.geometry import Geometry, TileBox
+from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.tile_format import StoreHeader
 from strideweave.carriers.tiled_evictable.tile_store import TileStore
-from strideweave.io import SlabPool
-
-
-class PrimaryTier(Protocol):
-    """Memory in slots of one tile each. `take` and `give` are called under the carrier's lock."""
-
-    capacity: int
-
-    @property
-    def free(self) -> int:
-        """How many slots hold nothing."""
-        ...
-
-    def take(self, ordinal: int) -> int | None:
-        """A slot for a tile, or None when all are taken."""
-        ...
-
-    def give(self, slot: int) -> None:
-        """Back to the free ones."""
-        ...
-
-    def view(self, slot: int, box: TileBox) -> torch.Tensor:
-        """The tile in a slot, one dim per leaf of the box."""
-        ...
-
-    def packed(self, slot: int) -> torch.Tensor | None:
-        """The tile in a slot as one run; None when it does not lie in one."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the memory."""
-        ...
-
-
-class SlabTier:
-    """Tiles packed into equal slabs of one mapping: what stays resident is what the budget says, page for page."""
-
-    def __init__(self, geometry: Geometry, dtype: torch.dtype, capacity: int) -> None:
-        self.capacity = capacity
-        self._elems = geometry.tile_elems
-        self._pool = SlabPool(geometry.tile_elems * dtype.itemsize, capacity)
-        self._step = self._pool.stride_nbytes // dtype.itemsize
-        self._flat = torch.frombuffer(self._pool.buffer, dtype=dtype)
-
-    @property
-    def free(self) -> int:
-        """How many slots hold nothing."""
-        return self._pool.free
-
-    def take(self, ordinal: int) -> int | None:
-        """Any free slot."""
-        return self._pool.take()
-
-    def give(self, slot: int) -> None:
-        """Back to the free ones."""
-        self._pool.give(slot)
-
-    def view(self, slot: int, box: TileBox) -> torch.Tensor:
-        """The tile in a slot, one dim per leaf of the box."""
-        return self._flat.as_strided(box.extents, box.packed, slot * self._step)
-
-    def packed(self, slot: int) -> torch.Tensor:
-        """The tile in a slot as one run."""
-        start = slot * self._step
-        return self._flat[start : start + self._elems]
-
-    def close(self) -> None:
-        """Let go of the memory; it is unmapped when the last view is gone."""
-        self._flat = torch.empty(0)
-        self._pool.close()
-
-
-class InPlaceTier:
-    """Tiles that stay where they lie in a full carrier: its slot number is the tile's number."""
-
-    def __init__(self, geometry: Geometry, carrier: Carrier) -> None:
-        self.capacity = geometry.tiles
-        self._geometry = geometry
-        self._flat = carrier._flat()
-        self._origin = int(self._flat.storage_offset())
-        self._taken: set[int] = set()
-
-    @property
-    def free(self) -> int:
-        """How many tiles hold nothing."""
-        return self.capacity - len(self._taken)
-
-    def take(self, ordinal: int) -> int | None:
-        """The tile's own place."""
-        self._taken.add(ordinal)
-        return ordinal
-
-    def give(self, slot: int) -> None:
-        """The place holds nothing now."""
-        self._taken.remove(slot)
-
-    def view(self, slot: int, box: TileBox) -> torch.Tensor:
-        """The tile where it lies, one dim per leaf of the box."""
-        return self._flat.as_strided(box.extents, box.slots, self._origin + self._geometry.base(slot))
-
-    def packed(self, slot: int) -> torch.Tensor | None:
-        """The tile as one run, when it is contiguous."""
-        if not self._geometry.is_contiguous:
-            return None
-        base = self._geometry.base(slot)
-        return self._flat[base : base + self._geometry.tile_elems]
-
-    def close(self) -> None:
-        """Let go of the memory."""
-        self._flat = torch.empty(0)
 
 
 class SecondaryTier:
@@ -164,8 +53,8 @@ class SecondaryTier:
         with self._lock:
             store = self._store if ordinal in self._stored else None
         if store is not None:
-            return store._read_runs([(ordinal * self._geometry.tile_elems, out)])
-        return self._carrier._read_runs(self._runs(ordinal, out))
+            return _whole(store, "read", store._read_runs([(self._geometry.packed_start(ordinal), out)]), out)
+        return _whole(self._carrier, "read", self._carrier._read_runs(runs_of(self._geometry, ordinal, out)), out)
 
     def write(self, ordinal: int, source: torch.Tensor) -> int:
         """Keep a packed tile; the bytes written. Errors: RuntimeError in a forked child, and for a read-only store."""
@@ -174,8 +63,10 @@ class SecondaryTier:
             self._require_writable()
             return self.tile_store.write(ordinal, byte_view(source))
         if self._writes_in_place:
-            return self._carrier._write_runs(self._runs(ordinal, source))
-        written = self._open_store()._write_runs([(ordinal * self._geometry.tile_elems, source)])
+            written = self._carrier._write_runs(runs_of(self._geometry, ordinal, source))
+            return _whole(self._carrier, "write", written, source)
+        store = self._open_store()
+        written = _whole(store, "write", store._write_runs([(self._geometry.packed_start(ordinal), source)]), source)
         with self._lock:
             self._stored.add(ordinal)
         return written
@@ -232,11 +123,23 @@ class SecondaryTier:
                     self._store = self._carrier
             return self._store
 
-    def _runs(self, ordinal: int, packed: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
-        geometry = self._geometry
-        if geometry.is_contiguous:
-            return [(geometry.base(ordinal), packed)]
-        return list(zip(geometry.run_starts(ordinal), packed.view(-1, geometry.run_elems).unbind(), strict=True))
+
+def runs_of(geometry: Geometry, ordinal: int, packed: torch.Tensor) -> list[Run]:
+    """The runs of a packed tile, each with the slot of a full carrier where it lies."""
+    footprint = geometry.footprint(ordinal)
+    if footprint.is_contiguous:
+        return [(geometry.base(ordinal), packed)]
+    return list(zip(geometry.run_starts(ordinal), packed.view(-1, footprint.run_elems).unbind(), strict=True))
+
+
+def _whole(carrier: Carrier, what: str, moved: int, wanted: torch.Tensor) -> int:
+    """The bytes that were moved. Errors: OSError when these are not all: the rest of the tile is anything."""
+    if moved != wanted.nbytes:
+        raise OSError(
+            f"cannot {what} a tile of {carrier!r}: {moved} of {wanted.nbytes} bytes moved. A tile moves whole. Look at "
+            "the storage, and try again."
+        )
+    return moved
 
 
 def is_anonymous(carrier: Carrier) -> bool:
@@ -263,9 +166,10 @@ def store_at_path(geometry: Geometry, carrier: Carrier) -> TileStore | None:
     if store.header != header:
         there = store.header.geometry
         raise ValueError(
-            f"cannot keep {carrier.dtype().name} tiles of grid {geometry.grid_shape}, tile {geometry.tile_shape} and "
-            f"{geometry.layout!r} in {carrier.path!r}: it holds {store.header.dtype.name} tiles of grid "
-            f"{there.grid_shape}, tile {there.tile_shape} and {there.layout!r}. A store holds one kind of tiles. Use "
+            f"cannot keep {carrier.dtype().name} tiles of grid {geometry.grid_shape}, tile {geometry.tile_shape}, "
+            f"shape {geometry.logical_shape} and {geometry.layout!r} in {carrier.path!r}: it holds "
+            f"{store.header.dtype.name} tiles of grid {there.grid_shape}, tile {there.tile_shape}, "
+            f"shape {there.logical_shape} and {there.layout!r}. A store holds one kind of tiles. Use "
             "TiledEvictable.open, or name another file."
         )
     return store

@@ -3,7 +3,7 @@
     header     what is stored, in whole pages, written once
     marks      one page, two copies of 'this is on the disk', written in turn
     records    four places a tile of 32 bytes each, up to a whole page
-    slots      one tile each, in whole pages
+    slots      one tile each, in whole pages; a ragged tile begins a slot of the same size
 
 Every header, mark and record carries its own checksum, so that one written in part is none.
 """
@@ -23,6 +23,9 @@ from strideweave.layout import Layout, Shape, Stride
 
 MAGIC = b"SWTILES\0"
 VERSION = 1
+"""Of a store whose tiles are all whole, as every store was before there were others."""
+RAGGED_VERSION = 2
+"""Of a store with ragged tiles: its header names the logical shape, and ragged tiles have less data than their slot."""
 PAGE_NBYTES = 4096
 PLACES = 4
 """Records a tile may have at once: on the disk, on its way there, current, and the one being written."""
@@ -65,8 +68,17 @@ class StoreHeader:
 
     @property
     def tile_nbytes(self) -> int:
-        """How long the data of a tile is."""
+        """How long the data of a whole tile is."""
         return self.geometry.tile_elems * self.dtype.itemsize
+
+    def data_nbytes(self, ordinal: int) -> int:
+        """How long the data of a tile is."""
+        return self.geometry.elems_of(ordinal) * self.dtype.itemsize
+
+    @property
+    def version(self) -> int:
+        """Of the format: the oldest that can say what the store holds."""
+        return RAGGED_VERSION if self.geometry.is_ragged else VERSION
 
     @property
     def nbytes(self) -> int:
@@ -98,20 +110,21 @@ class StoreHeader:
     def encode(self) -> bytes:
         """The header as it stands at the beginning of the file."""
         text = self._text()
-        checksum = zlib.crc32(_HEADER.pack(MAGIC, VERSION, self.nbytes, len(text), 0) + text)
-        return (_HEADER.pack(MAGIC, VERSION, self.nbytes, len(text), checksum) + text).ljust(self.nbytes, b"\0")
+        checksum = zlib.crc32(_HEADER.pack(MAGIC, self.version, self.nbytes, len(text), 0) + text)
+        return (_HEADER.pack(MAGIC, self.version, self.nbytes, len(text), checksum) + text).ljust(self.nbytes, b"\0")
 
     def _text(self) -> bytes:
         layout = self.geometry.layout
-        return json.dumps(
-            {
-                "dtype": self.dtype.name,
-                "grid_shape": self.geometry.grid_shape,
-                "tile_shape": self.geometry.tile_shape,
-                "shape": layout.shape._items,
-                "stride": layout.stride._items,
-            }
-        ).encode()
+        facts: dict[str, Any] = {
+            "dtype": self.dtype.name,
+            "grid_shape": self.geometry.grid_shape,
+            "tile_shape": self.geometry.tile_shape,
+            "shape": layout.shape._items,
+            "stride": layout.stride._items,
+        }
+        if self.geometry.is_ragged:
+            facts["logical_shape"] = self.geometry.logical_shape
+        return json.dumps(facts).encode()
 
     @classmethod
     def decode(cls, read: ReadBytes, file_nbytes: int, path: str) -> StoreHeader:
@@ -135,11 +148,11 @@ class StoreHeader:
                 f"A tile store begins with the magic {MAGIC!r}.",
                 "Name the file that a TiledEvictable kept its tiles in; FileBacked.open reads plain values.",
             )
-        if version != VERSION:
+        if version not in (VERSION, RAGGED_VERSION):
             raise refuse(
                 8,
                 f"its version is {version}",
-                f"This program reads version {VERSION}.",
+                f"This program reads version {VERSION} and {RAGGED_VERSION}.",
                 "Open it with the program that wrote it.",
             )
         is_whole = nbytes == whole_pages(_HEADER.size + text_nbytes)
@@ -176,7 +189,7 @@ class StoreHeader:
     @classmethod
     def _from_facts(cls, facts: dict[str, Any]) -> StoreHeader:
         layout = Layout(Shape(*_nested(facts["shape"])), Stride(*_nested(facts["stride"])))
-        geometry = Geometry.make(facts["grid_shape"], facts["tile_shape"], layout)
+        geometry = Geometry.make(facts["grid_shape"], facts["tile_shape"], layout, facts.get("logical_shape"))
         return cls(DType.from_name(facts["dtype"]), geometry)
 
 

@@ -161,7 +161,7 @@ class TileStore:
 
     def write(self, ordinal: int, source: memoryview) -> int:
         """The tile is `source` from now on; the bytes of it. When it raises, the tile is as it was."""
-        assert source.nbytes == self.header.tile_nbytes, "a tile is written whole"
+        assert source.nbytes == self.header.data_nbytes(ordinal), "a tile is written whole"
         with self._lock:
             self._begin_writing()
             self._wipe(self._versions[ordinal])
@@ -348,11 +348,12 @@ class TileStore:
 
     def _rewrite(self) -> None:
         """Write again what a failed `sync` may have lost."""
-        data = memoryview(bytearray(self.header.tile_nbytes))
+        room = memoryview(bytearray(self.header.tile_nbytes))
         for current in [v.current for v in self._changed() if v.current is not None]:
             if current.is_zero:
                 self.write_zero(current.ordinal)
                 continue
+            data = room[: self.header.data_nbytes(current.ordinal)]
             if not self._has_data(current, data):
                 raise StorageError(
                     f"cannot sync tile {current.ordinal} at byte {self.header.slot_offset(current.slot)} of "
@@ -403,7 +404,7 @@ class TileStore:
         """Take over the records; how many are on the disk, their digest, and what is wrong with one."""
         header, first = self.header, self.header.records_offset - self.header.nbytes
         file_nbytes = self._file.size_nbytes
-        data = memoryview(bytearray(header.tile_nbytes))
+        room = memoryview(bytearray(header.tile_nbytes))
         taken: set[int] = set()
         count = digest = 0
         reason = None
@@ -417,6 +418,7 @@ class TileStore:
             for record in records:
                 self._epoch = max(self._epoch, record.epoch + 1)
                 self._generation = max(self._generation, record.generation)
+                data = room[: header.data_nbytes(ordinal)]
                 if current is None and (record is settled or self._has_data(record, data, file_nbytes)):
                     current = record
                 elif current is None:
@@ -424,7 +426,8 @@ class TileStore:
             versions.current, versions.settled = current, settled
             if settled is not None:
                 count, digest = count + 1, digest ^ settled.checksum
-                if not settled.is_zero and header.slot_offset(settled.slot) + header.tile_nbytes > file_nbytes:
+                end = header.slot_offset(settled.slot) + header.data_nbytes(ordinal)
+                if not settled.is_zero and end > file_nbytes:
                     reason = f"the file ends at byte {file_nbytes}, before tile {ordinal} does"
             taken |= {r.slot for r in (current, settled) if r is not None and not r.is_zero}
         self._slots = max(taken, default=-1) + 1

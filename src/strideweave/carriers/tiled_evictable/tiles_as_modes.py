@@ -7,17 +7,18 @@ from itertools import groupby
 
 import torch
 
+from strideweave.carriers.tiled_evictable.boxes import TileBox
 from strideweave.carriers.tiled_evictable.engine import Engine
 from strideweave.layout import Layout
 
 
 class TilesAsModes:
-    """The tiles of one full Tensor, read and written in *mode dims*: the shape is `tile_shape`, whatever nests.
+    """The tiles of one full Tensor, read and written in *mode dims*: one per axis, whatever nests.
 
     Where the Layout is a box within a tile (nearly always) a tile is seen where it lies, and only leaves that do not
     merge cost a copy; otherwise values are picked one by one, by the geometry's order.
 
-    Shapes: `tile_shape`; inside a mode the first leaf is fastest.
+    Shapes: the extents of the tile; inside a mode the first leaf is fastest.
     """
 
     def __init__(self, engine: Engine, offset: int, layout: Layout) -> None:
@@ -26,64 +27,74 @@ class TilesAsModes:
         self._geometry = engine.geometry
         self._offset = offset
         self._layout = layout
-        self._box = engine.geometry.box(layout)
-        self._slowest_first: list[int] = []
-        """The leaf dims of the box, every mode's from its slowest to its fastest, as torch merges dims."""
-        if self._box is not None:
-            axes = self._box.axes
-            for _, dims in groupby(range(len(axes)), key=axes.__getitem__):
-                self._slowest_first.extend(reversed(list(dims)))
+        self._boxes = engine.geometry.boxes(layout)
+        self._slowest_first = [[] if box is None else _slowest_first(box) for box in self._boxes]
 
     def of_slot(self, ordinal: int, slot: int) -> torch.Tensor:
-        """The tile in a primary slot: the memory itself where its leaves merge, else a copy; never written through."""
-        if self._box is not None:
-            return self._merged(self._engine.primary.view(slot, self._box))
-        packed = self._engine.primary.packed(slot)
+        """The tile in a primary slot: its memory where there is any and its leaves merge, else a copy.
+
+        Never written through.
+        """
+        kind = self._geometry.kind_of(ordinal)
+        primary = self._engine.primary
+        if (box := self._boxes[kind]) is not None and primary.is_in_memory:
+            return self._merged(kind, primary.view(slot, box))
+        packed = primary.packed(slot)
         if packed is None:
-            packed = torch.empty(self._geometry.tile_elems, dtype=self._engine.dtype)
-            self._engine.packed_view(packed).copy_(self._engine.view(slot))
+            packed = torch.empty(self._geometry.elems_of(ordinal), dtype=self._engine.dtype)
+            primary.read(slot, packed)
         return self.of_packed(ordinal, packed)
 
     def of_packed(self, ordinal: int, packed: torch.Tensor) -> torch.Tensor:
         """The tile that lies packed in `packed`: as `of_slot`."""
-        box = self._box
-        if box is not None:
-            return self._merged(packed.as_strided(box.extents, box.packed, packed.storage_offset()))
-        backward = self._geometry.tile_shape[::-1]
+        kind = self._geometry.kind_of(ordinal)
+        if (box := self._boxes[kind]) is not None:
+            return self._merged(kind, packed.as_strided(box.extents, box.packed, packed.storage_offset()))
+        backward = self._geometry.extents_of(ordinal)[::-1]
         return _turned(packed[self._order(ordinal)].reshape(backward))
 
     def put_slot(self, ordinal: int, slot: int, values: torch.Tensor) -> None:
         """A primary slot holds `values` as the tile."""
-        if self._box is not None:
-            self._engine.primary.view(slot, self._box).copy_(self._split(values))
-        elif (packed := self._engine.primary.packed(slot)) is not None:
+        kind = self._geometry.kind_of(ordinal)
+        primary = self._engine.primary
+        if (box := self._boxes[kind]) is not None and primary.is_in_memory:
+            primary.view(slot, box).copy_(self._split(kind, box, values))
+        elif (packed := primary.packed(slot)) is not None:
             self.put_packed(ordinal, packed, values)
         else:
-            scratch = torch.empty(self._geometry.tile_elems, dtype=self._engine.dtype)
+            scratch = torch.empty(self._geometry.elems_of(ordinal), dtype=self._engine.dtype)
             self.put_packed(ordinal, scratch, values)
-            self._engine.view(slot).copy_(self._engine.packed_view(scratch))
+            primary.write(slot, scratch)
 
     def put_packed(self, ordinal: int, packed: torch.Tensor, values: torch.Tensor) -> None:
         """The packed tile holds `values`."""
-        box = self._box
-        if box is not None:
-            packed.as_strided(box.extents, box.packed, packed.storage_offset()).copy_(self._split(values))
+        kind = self._geometry.kind_of(ordinal)
+        if (box := self._boxes[kind]) is not None:
+            split = self._split(kind, box, values)
+            packed.as_strided(box.extents, box.packed, packed.storage_offset()).copy_(split)
         else:
             packed[self._order(ordinal)] = _turned(values).reshape(-1).to(packed.dtype)
 
     def _order(self, ordinal: int) -> torch.Tensor:
         return torch.from_numpy(self._geometry.order(ordinal, self._offset, self._layout))
 
-    def _merged(self, leaves: torch.Tensor) -> torch.Tensor:
+    def _merged(self, kind: int, leaves: torch.Tensor) -> torch.Tensor:
         """One dim per leaf made one dim per mode."""
-        return leaves.permute(self._slowest_first).reshape(self._geometry.tile_shape)
+        return leaves.permute(self._slowest_first[kind]).reshape(self._geometry.footprints[kind].extents)
 
-    def _split(self, values: torch.Tensor) -> torch.Tensor:
+    def _split(self, kind: int, box: TileBox, values: torch.Tensor) -> torch.Tensor:
         """One dim per mode made one dim per leaf, which never costs a copy."""
-        assert self._box is not None
-        order = self._slowest_first
+        order = self._slowest_first[kind]
         # Every mode is reversed in its own place, so that turning twice is no turn at all.
-        return values.reshape([self._box.extents[k] for k in order]).permute(order)
+        return values.reshape([box.extents[k] for k in order]).permute(order)
+
+
+def _slowest_first(box: TileBox) -> list[int]:
+    """The leaf dims of a box, every mode's from its slowest to its fastest, as torch merges dims."""
+    dims = list[int]()
+    for _, within in groupby(range(len(box.axes)), key=box.axes.__getitem__):
+        dims.extend(reversed(list(within)))
+    return dims
 
 
 def in_mode_dims(leaves: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -103,15 +114,15 @@ def in_mode_dims(leaves: torch.Tensor, layout: Layout) -> torch.Tensor:
     return leaves.permute(order).reshape(sizes)
 
 
-def tile_of(values: torch.Tensor, place: Sequence[int], tile_shape: Sequence[int]) -> torch.Tensor:
-    """The region of a tensor in mode dims that the tile at grid coordinate `place` has; nothing is copied.
+def region_of(values: torch.Tensor, origin: Sequence[int], extents: Sequence[int]) -> torch.Tensor:
+    """The region of a tensor in mode dims that begins at `origin`; nothing is copied.
 
     >>> import torch
-    >>> tile_of(torch.arange(8).reshape(2, 4), (1, 1), (1, 2)).tolist()
+    >>> region_of(torch.arange(8).reshape(2, 4), (1, 2), (1, 2)).tolist()
     [[6, 7]]
     """
-    for dim, (c, t) in enumerate(zip(place, tile_shape, strict=True)):
-        values = values.narrow(dim, c * t, t)
+    for dim, (begin, n) in enumerate(zip(origin, extents, strict=True)):
+        values = values.narrow(dim, begin, n)
     return values
 
 

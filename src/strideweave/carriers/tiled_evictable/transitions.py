@@ -52,6 +52,7 @@ class _Promotion:
         self._pin = pin
         self._tiles: list[Tile] = []
         self._loads: list[Load] = []
+        self._has_room = True
         self.steps = Steps(engine, self._commit)
 
     def add(self, tile: Tile) -> None:
@@ -63,7 +64,9 @@ class _Promotion:
         if tile.load is not None:
             tile.load.landed.append(self.steps.over)
             return
-        slot = self._engine.reserve(tile)
+        # No tile is let go while the first ones are added under one lock: once there is no slot, there is none.
+        slot = self._engine.reserve(tile) if self._has_room else None
+        self._has_room = slot is not None
         self._loads.append(self._engine.start_load(tile, slot, commits=False, landed=self.steps.over))
 
     def _commit(self, error: BaseException | None) -> None:

@@ -32,8 +32,8 @@ class TileWriter:
     def put(self, coordinate: Sequence[int], values: torch.Tensor, layout: Layout, offset: int = 0) -> None:
         """The tile holds `values`, whose place in it `layout` at `offset` decides.
 
-        Shapes: `values` has `tile_shape`, one dim per top-level mode. Errors: BudgetExceeded when every slot is pinned;
-        those of the secondary tier, after which the tile is as it was.
+        Shapes: `values` has the tile's extents, one dim per top-level mode. Errors: BudgetExceeded when every slot is
+        pinned; those of the secondary tier, after which the tile is as it was.
         """
         engine = self._engine
         tile = engine.tiles[engine.geometry.ordinal(tuple(coordinate))]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from strideweave.inductor.report import Report, reporting
+from strideweave.spyre import registration
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
@@ -30,9 +32,14 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
     from strideweave.inductor.backend import register
 
     register()
+    registration.register()
     args, kwargs = tree_map(_to_card, (args, kwargs))
     torch._dynamo.reset()
-    with reporting() as report, inductor_config.patch(force_disable_caches=True):
+    with (
+        reporting() as report,
+        inductor_config.patch(force_disable_caches=True),
+        warnings.catch_warnings(action="ignore"),  # what torch says of itself while it compiles
+    ):
         torch.compile(function, dynamic=False)(*args, **kwargs)
     torch._dynamo.reset()
     return report
