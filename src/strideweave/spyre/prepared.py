@@ -206,14 +206,15 @@ class PreparedOp:
     # -- boxes -------------------------------------------------------------------------------------------------------
 
     def _boxes(self) -> list[Box]:
-        out = self.arguments[-1]
-        if out.is_window and any((np.diff(part) < 0).all() and len(part) > 1 for part in out.parts.values()):
-            out.is_window = False  # written backwards: put element by element
         while True:
             pieces = [self._pieces(symbol) for symbol in self.symbols]
             blocked = next((k for k, found in enumerate(pieces) if found is None), None)
             if blocked is None and math.prod(len(found or ()) for found in pieces) <= MOST_BOXES:
-                return [self._box(chosen) for chosen in product(*(found or () for found in pieces))]
+                boxes = [self._box(chosen) for chosen in product(*(found or () for found in pieces))]
+                if not any(box.windows[-1] is not None and box.windows[-1].flips for box in boxes):
+                    return boxes
+                self.arguments[-1].is_window = False  # written backwards: put element by element
+                continue
             self._gather_one(self.symbols[blocked] if blocked is not None else None)
 
     def _gather_one(self, symbol: sympy.Symbol | None) -> None:
