@@ -1,8 +1,8 @@
 """What the card's engine takes for programs on 64 MiB operands, beside torch on the CPU doing the same in the same run.
 
-`torch` is an eager call that makes its result, `out=` the same into memory that is there already. Everything takes turns
-and the best turn counts, since other work on a machine only adds. The last table is what a small operation costs in a
-program that has run before.
+`torch` is an eager call that makes its result, `out=` the same into memory that is there already. Everything takes
+turns and the best turn counts, since other work on a machine only adds. The last table is what a small operation costs
+in a program that has run before.
 
     python benchmarks/spyre_engine.py            # about half a minute, 1 GB
     python benchmarks/spyre_engine.py --quick    # 1 MiB operands, a few seconds
@@ -112,7 +112,7 @@ class Case:
 
 
 def body_of(names: Sequence[str], count: int, dtype: torch.dtype, *, is_reduction: bool = False) -> tuple[Any, ...]:
-    """Load everything, then one function after the other; narrow floats by way of Float32, as the compiler writes it."""
+    """Load everything, then one function after the other; narrow floats by way of Float32, as compiled programs do."""
     is_narrow = dtype.itemsize == 2
     steps: list[tuple[Any, ...]] = []
     loaded = []
@@ -142,77 +142,61 @@ def op(
 
 def large_cases(nbytes: int, side: int) -> list[Case]:
     """The programs that are compared with torch."""
-    cases = []
     rows = int((nbytes / 4) ** 0.5)
+    cases = []
     for dtype, columns in ((torch.float32, rows), (torch.float16, 2 * rows)):
-        kind = "fp32" if dtype == torch.float32 else "fp16"
-        a, b, out = (torch.randn(rows, columns).to(dtype) for _ in range(3))
-        row, column = torch.randn(columns).to(dtype), torch.randn(rows, 1).to(dtype)
-        x, y, r, c, o = map(Tensor, (a, b, row, column, out))
-        space = {X: rows, Y: columns}
-        put = o.arg(2, X, Y, is_input=False)
-
-        def case(
-            name: str, spec: OpSpec, tensors: Sequence[Tensor], theirs: Work, theirs_into: Work, kind: str = kind
-        ) -> None:
-            program = Program(name, (spec,), len(tensors))
-            cases.append(Case(f"{name} {kind}", program, tensors, theirs, theirs_into, theirs))  # type: ignore[arg-type]
-
-        two = body_of(["add"], 2, dtype)
-        full = x.arg(0, X, Y)
-        case(
-            "add", op("add", space, [full, y.arg(1, X, Y), put], two), [x, y, o],
-            lambda a=a, b=b: a + b, lambda a=a, b=b, out=out: torch.add(a, b, out=out),
-        )  # fmt: skip
-        case(
-            "row broadcast", op("add", space, [full, r.arg(1, Y), put], two), [x, r, o],
-            lambda a=a, b=row: a + b, lambda a=a, b=row, out=out: torch.add(a, b, out=out),
-        )  # fmt: skip
-        case(
-            "column broadcast", op("add", space, [full, c.arg(1, X, 0), put], two), [x, c, o],
-            lambda a=a, b=column: a + b, lambda a=a, b=column, out=out: torch.add(a, b, out=out),
-        )  # fmt: skip
-        put = o.arg(1, X, Y, is_input=False)
-        case(
-            "exp", op("exp", space, [full, put], body_of(["exp"], 1, dtype)), [x, o],
-            lambda a=a: a.exp(), lambda a=a, out=out: torch.exp(a, out=out),
-        )  # fmt: skip
-        names = ["exp", "neg", "tanh", "abs", "sqrt"]
-
-        def chain(a: torch.Tensor) -> torch.Tensor:
-            return a.exp().neg().tanh().abs().sqrt()
-
-        def chain_into(a: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-            return torch.exp(a, out=out).neg_().tanh_().abs_().sqrt_()
-
-        case(
-            "chain of 5", op("chain", space, [full, put], body_of(names, 1, dtype)), [x, o],
-            lambda a=a, f=chain: f(a), lambda a=a, out=out, f=chain_into: f(a, out),
-        )  # fmt: skip
-        for dim, gone, kept in ((-1, Y, X), (0, X, Y)):
-            total = torch.empty(space[kept], dtype=dtype)
-            t = Tensor(total)
-            spec = op(
-                "sum", space, [full, t.arg(1, kept, is_input=False)],
-                body_of([], 1, dtype, is_reduction=True), gone=[gone],
-            )  # fmt: skip
-            case(
-                f"sum({dim})", spec, [x, t],
-                lambda a=a, dim=dim: a.sum(dim), lambda a=a, dim=dim, out=total: torch.sum(a, dim, out=out),
-            )  # fmt: skip
-        if dtype == torch.float32:
-            turned = Tensor(torch.empty(columns, rows))
-            spec = op("copy", {Y: columns, X: rows}, [full, turned.arg(1, Y, X, is_input=False)], (("load", 0),))
-            host = torch.empty(columns, rows)
-            case(
-                "transpose", spec, [x, turned],
-                lambda a=a: a.T.contiguous(), lambda a=a, out=host: out.copy_(a.T),
-            )  # fmt: skip
-        cases.append(matmul_case(side, dtype, kind))
+        cases += cases_of(dtype, rows, columns)
+        cases.append(matmul_case(side, dtype))
     return cases
 
 
-def matmul_case(side: int, dtype: torch.dtype, kind: str) -> Case:
+def cases_of(dtype: torch.dtype, rows: int, columns: int) -> list[Case]:
+    """The programs on matrices of one dtype."""
+    kind = "fp32" if dtype == torch.float32 else "fp16"
+    a, b, out = (torch.randn(rows, columns).to(dtype) for _ in range(3))
+    row, column = torch.randn(columns).to(dtype), torch.randn(rows, 1).to(dtype)
+    x, y, r, c, o = map(Tensor, (a, b, row, column, out))
+    space, full, put, two = {X: rows, Y: columns}, x.arg(0, X, Y), o.arg(2, X, Y, is_input=False), ["add"]
+    turned, turned_out = Tensor(torch.empty(columns, rows, dtype=dtype)), torch.empty(columns, rows, dtype=dtype)
+    found: list[Case] = []
+
+    def case(name: str, spec: OpSpec, tensors: Sequence[Tensor], theirs: Any, theirs_into: Work) -> None:
+        found.append(Case(f"{name} {kind}", Program(name, (spec,), len(tensors)), tensors, theirs, theirs_into, theirs))
+
+    def summed(dim: int, gone: sympy.Symbol, kept: sympy.Symbol) -> None:
+        total = torch.empty(space[kept], dtype=dtype)
+        t = Tensor(total)
+        body = body_of([], 1, dtype, is_reduction=True)
+        spec = op("sum", space, [full, t.arg(1, kept, is_input=False)], body, gone=[gone])
+        case(f"sum({dim})", spec, [x, t], lambda: a.sum(dim), lambda: torch.sum(a, dim, out=total))
+
+    def pair(name: str, other: Tensor, *coordinates: Any) -> None:
+        value = other.value
+        spec = op("add", space, [full, other.arg(1, *coordinates), put], body_of(two, 2, dtype))
+        case(name, spec, [x, other, o], lambda: a + value, lambda: torch.add(a, value, out=out))
+
+    def single(name: str, names: Sequence[str], theirs: Any, theirs_into: Work) -> None:
+        args = [full, o.arg(1, X, Y, is_input=False)]
+        case(name, op(name, space, args, body_of(names, 1, dtype)), [x, o], theirs, theirs_into)
+
+    pair("add", y, X, Y)
+    pair("row broadcast", r, Y)
+    pair("column broadcast", c, X, 0)
+    single("exp", ["exp"], lambda: a.exp(), lambda: torch.exp(a, out=out))
+    single(
+        "chain of 5",
+        ["exp", "neg", "tanh", "abs", "sqrt"],
+        lambda: a.exp().neg().tanh().abs().sqrt(),
+        lambda: torch.exp(a, out=out).neg_().tanh_().abs_().sqrt_(),
+    )
+    summed(-1, Y, X)
+    summed(0, X, Y)
+    spec = op("copy", {Y: columns, X: rows}, [full, turned.arg(1, Y, X, is_input=False)], (("load", 0),))
+    case("transpose", spec, [x, turned], lambda: a.T.contiguous(), lambda: turned_out.copy_(a.T))
+    return found
+
+
+def matmul_case(side: int, dtype: torch.dtype) -> Case:
     """A square product. In 16 bits torch is asked in Float32 too, with both conversions: its own takes seconds."""
     a, b = torch.randn(side, side).to(dtype), torch.randn(side, side).to(dtype)
     out = torch.empty(side, side, dtype=dtype)
@@ -230,6 +214,7 @@ def matmul_case(side: int, dtype: torch.dtype, kind: str) -> Case:
         return out.copy_(a.float() @ b.float())
 
     program = Program("matmul", (spec,), 3)
+    kind = "fp32" if dtype == torch.float32 else "fp16"
     return Case(f"matmul {side} {kind}", program, [x, y, o], theirs, theirs_into, theirs)
 
 

@@ -7,14 +7,14 @@ list is kept, so that a small operation costs little more than these calls.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, Final
 
 import torch
 
-from strideweave.spyre.prepared import Box, PreparedOp
+from strideweave.spyre.prepared import Box, PreparedOp, Window
 from strideweave.spyre.reductions import Reducer
 from strideweave.spyre.tapes import Block, Call, Place, Scratch, Tape, put
 
@@ -24,7 +24,7 @@ FOLDED_ELEMS: Final = 2**18
 """A block of values that are computed and combined."""
 SUMMED_ELEMS: Final = 2**20
 """A block of values that are combined as they are."""
-_KEPT_CALLS: Final = 64
+KEPT_CALLS: Final = 64
 _KEPT_PLACES: Final = 64
 _FOLDS: Final[dict[str, tuple[Any, Any]]] = {
     "sum": (torch.sum, torch.add),
@@ -60,8 +60,12 @@ def blockwise_of(
 class Blockwise:
     """An operation as calls on places; `run` makes the tensors of the places, or takes those that it has."""
 
-    def __init__(self, prepared: PreparedOp, tape: Tape, views: Sequence[torch.Tensor], scratch: Scratch) -> None:
-        self._prepared, self._tape, self._views, self._scratch = prepared, tape, views, scratch
+    def __init__(
+        self, prepared: PreparedOp, loads: Sequence[int], views: Sequence[torch.Tensor], scratch: Scratch
+    ) -> None:
+        self._prepared, self._views, self._scratch = prepared, views, scratch
+        self._loads = tuple(dict.fromkeys(loads))
+        self._reach: dict[int, tuple[int, int]] = {}
         self._calls: dict[bool, list[Call]] = {}
         self._known: dict[tuple[int, ...], list[Call]] = {}
 
@@ -74,7 +78,7 @@ class Blockwise:
             calls = self._calls.get(is_apart)
             if calls is None:
                 calls = self._calls[is_apart] = list(self._made(is_apart))
-            if len(calls) > _KEPT_CALLS:
+            if len(calls) > KEPT_CALLS:
                 self._run_once(calls, begins)
                 return
             if len(self._known) >= _KEPT_PLACES:
@@ -86,7 +90,7 @@ class Blockwise:
         for function, given, out in known:
             function(*given, out=out)
 
-    def _run_once(self, calls: Sequence[Call], begins: Sequence[int]) -> None:
+    def _run_once(self, calls: Iterable[Call], begins: Sequence[int]) -> None:
         """Many calls: their tensors are made just before, and not kept."""
         views, window = self._views, torch.as_strided
         for function, given, out in calls:
@@ -121,38 +125,54 @@ class Blockwise:
     def _meet(self, begins: Sequence[int]) -> bool:
         """Whether what is written is read at other points too, so that everything is to be read first."""
         last = len(begins) - 1
+        if not any(self._overlap(self._whole(k, begins), self._whole(last, begins)) for k in self._loads):
+            return False
         for box in self._prepared.boxes:
-            out = box.windows[last]
-            assert out is not None
-            for number in dict.fromkeys(self._tape.loads):
-                if number is None or self._views[number].dtype != self._views[last].dtype:
-                    scale = (self._views[number or 0].element_size(), self._views[last].element_size())
-                else:
-                    scale = (1, 1)
+            written = box.windows[last]
+            assert written is not None
+            mine = self._bytes(last, written, begins)
+            for number in self._loads:
                 for other in self._prepared.boxes:
-                    read = other.windows[number or 0]
+                    read = other.windows[number]
                     assert read is not None
-                    low, high = (begins[number or 0] + read.low) * scale[0], (begins[number or 0] + read.high) * scale[0]
-                    mine, end = (begins[last] + out.low) * scale[1], (begins[last] + out.high) * scale[1]
-                    if high + scale[0] <= mine or end + scale[1] <= low:
+                    theirs = self._bytes(number, read, begins)
+                    if not self._overlap(theirs, mine):
                         continue
-                    is_same = scale[0] == scale[1] and low == mine and read.strides == out.strides
-                    if not is_same or read.sizes != out.sizes:
+                    shape = (written.sizes, written.strides, self._views[last].dtype.itemsize)
+                    if theirs != mine or shape != (read.sizes, read.strides, self._views[number].dtype.itemsize):
                         return True
         return False
+
+    @staticmethod
+    def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+        return a[0] < b[1] and b[0] < a[1]
+
+    def _whole(self, number: int, begins: Sequence[int]) -> tuple[int, int]:
+        """All bytes between the first and the last that an argument's windows have."""
+        found = self._reach.get(number)
+        if found is None:
+            windows = [w for w in (box.windows[number] for box in self._prepared.boxes) if w is not None]
+            found = self._reach[number] = (min(w.low for w in windows), max(w.high for w in windows) + 1)
+        itemsize = self._views[number].dtype.itemsize
+        return (begins[number] + found[0]) * itemsize, (begins[number] + found[1]) * itemsize
+
+    def _bytes(self, number: int, window: Window, begins: Sequence[int]) -> tuple[int, int]:
+        itemsize = self._views[number].dtype.itemsize
+        return (begins[number] + window.low) * itemsize, (begins[number] + window.high + 1) * itemsize
 
 
 class _Pointwise(Blockwise):
     """A value for every point."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, prepared: PreparedOp, tape: Tape, views: Sequence[torch.Tensor], scratch: Scratch) -> None:
+        super().__init__(prepared, tape.loads, views, scratch)
+        self._tape = tape
         self._plans = []
         limit = BLOCK_ELEMS if self._tape.calls > 1 else 2**62
         for box in self._prepared.boxes:
             out = box.windows[-1]
             assert out is not None
-            order = sorted(range(len(box.sizes)), key=lambda d, s=out.strides: -s[d])
+            order = sorted(range(len(box.sizes)), key=out.strides.__getitem__, reverse=True)
             self._plans.append((box, self._tape.plan(box), blocks_of(box.sizes, order, limit)))
 
     def _made(self, is_apart: bool) -> Iterator[Call]:
@@ -173,12 +193,13 @@ class _Pointwise(Blockwise):
 class _Reduction(Blockwise):
     """Values combined over some dims: within a block by a reduction, over blocks one after the other.
 
-    Where the innermost dim goes and the one outside it stays, as for sums along sticks, whole sticks are combined first,
-    and their elements at the end.
+    Where the innermost dim goes and the one outside it stays, as for sums along sticks, whole sticks are combined
+    first, and their elements at the end.
     """
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, prepared: PreparedOp, tape: Tape, views: Sequence[torch.Tensor], scratch: Scratch) -> None:
+        super().__init__(prepared, tape.loads, views, scratch)
+        self._tape = tape
         info = self._prepared.spec.op_info
         fold, self._combine = _FOLDS[info["reduction"]]
         self._fold = partial(fold, dtype=self._tape.dtype) if fold is torch.sum else fold
@@ -191,8 +212,8 @@ class _Reduction(Blockwise):
         for box in boxes:
             kept = reducer.kept(box)
             gone = [d for d in range(len(box.sizes)) if d not in kept]
-            strides = self._widest(box)
-            order = sorted(range(len(box.sizes)), key=lambda d, s=strides: -s[d] if s[d] else -(2**62))
+            far = [stride or 2**62 for stride in self._widest(box)]
+            order = sorted(range(len(box.sizes)), key=far.__getitem__, reverse=True)
             late = order[-1:] if len(order) > 1 and order[-1] in gone and order[-2] in kept and len(gone) > 1 else []
             limit = FOLDED_ELEMS if self._tape.calls else SUMMED_ELEMS if late else 2**62
             parts = parts_of(box.sizes, order, limit)
@@ -206,7 +227,7 @@ class _Reduction(Blockwise):
 
     def _widest(self, box: Box) -> tuple[int, ...]:
         """The strides of the operand that has most elements."""
-        windows = [w for w in (box.windows[k] for k in self._tape.loads if k is not None) if w is not None]
+        windows = [w for w in (box.windows[k] for k in self._loads) if w is not None]
         return max(windows, key=lambda w: math.prod(w.sizes)).strides
 
     def _made(self, is_apart: bool) -> Iterator[Call]:

@@ -15,7 +15,6 @@ from strideweave.spyre.specs import Ref
 from strideweave.spyre.steps import INTO, INTO_FLOATS, STEPS, dtype_of
 
 
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
     """Elements of an argument: strides, and an offset from where it begins."""
@@ -177,7 +176,7 @@ class Tape:
         self._probes = []
 
     def plan(self, box: Box, first_slot: int = 0) -> list[_Planned]:
-        """Slots for what lies between the steps; a slot is free again when its value has been used for the last time."""
+        """Slots for what lies between the steps; one is free again after the last use of its value."""
         last_use = {o.step: k for k, node in enumerate(self._nodes) for o in node.operands if isinstance(o, Ref)}
         free: list[int] = []
         made: list[_Planned] = []
