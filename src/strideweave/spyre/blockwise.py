@@ -26,6 +26,7 @@ SUMMED_ELEMS: Final = 2**20
 """A block of values that are combined as they are."""
 KEPT_CALLS: Final = 64
 _KEPT_PLACES: Final = 64
+_DIVISIONS: Final = ("floordiv", "truncdiv", "remainder", "fmod", "mod")
 _FOLDS: Final[dict[str, tuple[Any, Any]]] = {
     "sum": (torch.sum, torch.add),
     "max": (torch.amax, torch.maximum),
@@ -40,21 +41,26 @@ def blockwise_of(
     info = prepared.spec.op_info
     if info.get("store", "set") != "set" or info.get("indirect") or not all(a.is_window for a in prepared.arguments):
         return None
-    if any(step[0] == "index" or (step[0] == "load" and len(step) > 2) for step in steps):
-        return None
+    masked = [step[1] for step in steps if step[0] == "load" and len(step) > 2]
+    if masked and any(step[0] in _DIVISIONS for step in steps):
+        return None  # what a masked load gives elsewhere may be a 0
+    moving = {s for level in prepared.tiled for s in level}
+    for step in steps:
+        if step[0] == "index" and (step[1].free_symbols & moving or not step[1].free_symbols <= set(prepared.symbols)):
+            return None
     if any(w is None or w.flips for box in prepared.boxes for w in box.windows):
         return None
     if not prepared.spec.is_reduction:
         if any(box.windows[-1].sizes != box.sizes for box in prepared.boxes if box.windows[-1] is not None):
             return None
-        return _Pointwise(prepared, Tape(prepared, steps, None), views, scratch)
+        return _Pointwise(prepared, Tape(prepared, steps, None), masked, views, scratch)
     if info["reduction"] not in _FOLDS:
         return None
     wanted = getattr(torch, info["accumulates_in"]) if info["reduction"] == "sum" else None
     tape = Tape(prepared, steps, wanted)
     if not tape.loads or tape.dtype == torch.bool or tape.dtype.is_complex:
         return None
-    return _Reduction(prepared, tape, views, scratch)
+    return _Reduction(prepared, tape, masked, views, scratch)
 
 
 class Blockwise:
@@ -65,9 +71,18 @@ class Blockwise:
     ) -> None:
         self._prepared, self._views, self._scratch = prepared, views, scratch
         self._loads = tuple(dict.fromkeys(loads))
+        self._masked: tuple[int, ...] = ()
         self._reach: dict[int, tuple[int, int]] = {}
         self._calls: dict[bool, list[Call]] = {}
         self._known: dict[tuple[int, ...], list[Call]] = {}
+
+    def can_run(self, begins: Sequence[int]) -> bool:
+        """Whether masked windows, which may be wider than their buffers, lie within device memory."""
+        for k in self._masked:
+            low, high = self._whole(k, begins)
+            if low < 0 or high > self._views[k].nbytes:
+                return False
+        return True
 
     def run(self, begins: Sequence[int]) -> None:
         """Run it on arguments that begin at these elements."""
@@ -164,29 +179,38 @@ class Blockwise:
 class _Pointwise(Blockwise):
     """A value for every point."""
 
-    def __init__(self, prepared: PreparedOp, tape: Tape, views: Sequence[torch.Tensor], scratch: Scratch) -> None:
+    def __init__(
+        self,
+        prepared: PreparedOp,
+        tape: Tape,
+        masked: Sequence[int],
+        views: Sequence[torch.Tensor],
+        scratch: Scratch,
+    ) -> None:
         super().__init__(prepared, tape.loads, views, scratch)
-        self._tape = tape
+        self._tape, self._masked = tape, tuple(dict.fromkeys(masked))
         self._plans = []
         limit = BLOCK_ELEMS if self._tape.calls > 1 else 2**62
         for box in self._prepared.boxes:
             out = box.windows[-1]
             assert out is not None
             order = sorted(range(len(box.sizes)), key=out.strides.__getitem__, reverse=True)
-            self._plans.append((box, self._tape.plan(box), blocks_of(box.sizes, order, limit)))
+            self._plans.append((box, self._tape.plan(box), tuple(order), blocks_of(box.sizes, order, limit)))
 
     def _made(self, is_apart: bool) -> Iterator[Call]:
         number = len(self._views) - 1
         dtype = self._views[number].dtype
         puts: list[Call] = []
-        for box, plan, blocks in self._plans:
+        for box, plan, order, blocks in self._plans:
             for block in [((0,) * len(box.sizes), box.sizes)] if is_apart else blocks:
                 place = self._place(box, block, number)
                 out: Place | torch.Tensor = place
                 if is_apart:
                     out = torch.empty(block[1], dtype=dtype)
                     puts.append((put, (out,), place))
-                yield from self._tape.run(plan, partial(self._place, box, block), block[1], self._scratch, out, dtype)
+                yield from self._tape.run(
+                    plan, partial(self._place, box, block), box, block, order, self._scratch, out, dtype
+                )
         yield from puts
 
 
@@ -197,9 +221,16 @@ class _Reduction(Blockwise):
     first, and their elements at the end.
     """
 
-    def __init__(self, prepared: PreparedOp, tape: Tape, views: Sequence[torch.Tensor], scratch: Scratch) -> None:
+    def __init__(
+        self,
+        prepared: PreparedOp,
+        tape: Tape,
+        masked: Sequence[int],
+        views: Sequence[torch.Tensor],
+        scratch: Scratch,
+    ) -> None:
         super().__init__(prepared, tape.loads, views, scratch)
-        self._tape = tape
+        self._tape, self._masked = tape, tuple(dict.fromkeys(masked))
         info = self._prepared.spec.op_info
         fold, self._combine = _FOLDS[info["reduction"]]
         self._fold = partial(fold, dtype=self._tape.dtype) if fold is torch.sum else fold
@@ -222,7 +253,7 @@ class _Reduction(Blockwise):
                 kept_blocks = cut_in(tuple(box.sizes[d] for d in kept), tuple(first[d] for d in kept))
                 kept_blocks = kept_blocks or [((), ())]
             for_gone = cut_in(tuple(box.sizes[d] for d in gone), tuple(parts[d] for d in gone)) or [((), ())]
-            planned.append((box, self._tape.plan(box, 2), kept, gone, late, for_gone))
+            planned.append((box, self._tape.plan(box, 2), kept, gone, late, for_gone, tuple(order)))
         return planned, kept_blocks
 
     def _widest(self, box: Box) -> tuple[int, ...]:
@@ -236,8 +267,8 @@ class _Reduction(Blockwise):
         for planned, kept_blocks in self._groups:
             for kept_block in kept_blocks:
                 total: torch.Tensor | None = None
-                for box, plan, kept, gone, late, gone_blocks in planned:
-                    part = yield from self._box(box, plan, kept, gone, late, kept_block, gone_blocks)
+                for box, plan, kept, gone, late, gone_blocks, order in planned:
+                    part = yield from self._box(box, plan, kept, gone, late, kept_block, gone_blocks, order)
                     if total is not None:
                         yield self._combine, (total, part), total
                     elif len(planned) > 1 or is_apart:
@@ -248,7 +279,7 @@ class _Reduction(Blockwise):
                 assert total is not None
                 box, _, kept, gone, *_ = planned[0]
                 block = _merged(len(box.sizes), kept, kept_block, gone, ((0,) * len(gone), (1,) * len(gone)))
-                last = (put, (total.view(block[1]),), self._place(box, block, number))
+                last = (put, (total,), self._place(box, block, number))
                 if is_apart:
                     puts.append(last)
                 else:
@@ -264,31 +295,32 @@ class _Reduction(Blockwise):
         late: list[int],
         kept_block: Block,
         gone_blocks: Sequence[Block],
+        order: tuple[int, ...],
     ) -> Generator[Call, None, torch.Tensor]:
         """What one box gives for one block of the result, every dim that is gone with extent 1."""
         held: torch.Tensor | None = None
         dtype = self._tape.dtype
         for gone_block in gone_blocks:
             block = _merged(len(box.sizes), kept, kept_block, gone, gone_block)
-            yield from self._tape.run(plan, partial(self._place, box, block), block[1], self._scratch, None)
+            yield from self._tape.run(plan, partial(self._place, box, block), box, block, order, self._scratch, None)
             value = self._tape.value.expand(block[1])
             now = [d for d in gone if d not in late]
             sizes = _without(block[1], now)
             if sizes != block[1]:
-                folded = self._scratch.tensor(0 if held is None else 1, dtype, sizes)
+                folded = self._scratch.tensor(0 if held is None else 1, dtype, sizes, order)
                 yield partial(self._fold, dim=now, keepdim=True), (value,), folded
                 value = folded
             if held is not None:
                 yield self._combine, (held, value), held
                 continue
-            held = self._scratch.tensor(0, dtype, sizes)
+            held = self._scratch.tensor(0, dtype, sizes, order)
             if value is not held:
                 yield put, (value,), held
         assert held is not None
         sizes = _without(tuple(held.shape), late)
         if sizes == tuple(held.shape):
             return held
-        folded = self._scratch.tensor(1, dtype, sizes)
+        folded = self._scratch.tensor(1, dtype, sizes, order)
         yield partial(self._fold, dim=late, keepdim=True), (held,), folded
         return folded
 

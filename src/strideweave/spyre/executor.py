@@ -137,7 +137,7 @@ class _Op:
         if self._matmul is not None:
             self._matmul.run(begins)
             return
-        if self._blockwise is not None:
+        if self._blockwise is not None and self._blockwise.can_run(begins):
             self._blockwise.run(begins)
             return
         reducer = self._reducer

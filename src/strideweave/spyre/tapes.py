@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import sympy
 import torch
 
+from strideweave.spyre.expressions import evaluate
 from strideweave.spyre.prepared import Box, PreparedOp
 from strideweave.spyre.specs import Ref
 from strideweave.spyre.steps import INTO, INTO_FLOATS, STEPS, dtype_of
@@ -35,6 +37,8 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], "torch.Tensor | Place"]
 Block = tuple[tuple[int, ...], tuple[int, ...]]
 """Part of a box: where it begins along every dim, and its extents."""
 
+_FIXED_ELEMS: Final = 2**16
+"""Values that are the same in every run are kept up to this size."""
 _SAME: Final = ("copy", "identity")
 
 
@@ -47,16 +51,43 @@ def _put_result(function: Callable[..., Any], *given: Any, out: torch.Tensor) ->
     out.copy_(function(*given))
 
 
+def _put_index(expression: sympy.Expr, values: Callable[[], dict[sympy.Symbol, Any]], *, out: torch.Tensor) -> None:
+    out.copy_(torch.as_tensor(evaluate(expression, values())))
+
+
+def owners_of(prepared: PreparedOp, box: Box) -> list[sympy.Symbol]:
+    """The symbol that every dim of a box is a digit of."""
+    return [symbol for symbol, piece in zip(prepared.symbols, box.pieces, strict=True) for _ in piece.digits]
+
+
+def index_values(prepared: PreparedOp, box: Box, block: Block) -> dict[sympy.Symbol, Any]:
+    """The values of all symbols over a block, as tensors that broadcast over its dims."""
+    found: dict[sympy.Symbol, Any] = {}
+    rank, dim = len(box.sizes), 0
+    for symbol, piece in zip(prepared.symbols, box.pieces, strict=True):
+        value = torch.tensor(piece.start, dtype=torch.int64).reshape([1] * rank)
+        for digit in piece.digits:
+            start, size = block[0][dim], block[1][dim]
+            shape = [1] * rank
+            shape[dim] = size
+            value = value + (torch.arange(start, start + size, dtype=torch.int64) * digit.step).reshape(shape)
+            dim += 1
+        found[symbol] = value
+    return found
+
+
 class Scratch:
     """Buffers for what lies between two steps; all operations of one program share them, one after the other."""
 
     def __init__(self) -> None:
         self._buffers: list[torch.Tensor] = []
-        self._seen: dict[tuple[int, torch.dtype, tuple[int, ...]], torch.Tensor] = {}
+        self._seen: dict[tuple[Any, ...], torch.Tensor] = {}
 
-    def tensor(self, slot: int, dtype: torch.dtype, sizes: tuple[int, ...]) -> torch.Tensor:
-        """A tensor of unspecified values in a slot."""
-        key = (slot, dtype, sizes)
+    def tensor(
+        self, slot: int, dtype: torch.dtype, sizes: tuple[int, ...], order: tuple[int, ...] = ()
+    ) -> torch.Tensor:
+        """A tensor of unspecified values in a slot; dense, its dims from the outermost on as `order` says."""
+        key = (slot, dtype, sizes, order)
         found = self._seen.get(key)
         if found is not None:
             return found
@@ -68,17 +99,22 @@ class Scratch:
             self._seen = {k: t for k, t in self._seen.items() if k[0] != slot}
         if len(self._seen) > 512:
             self._seen.clear()
-        found = self._buffers[slot][:nbytes].view(dtype).view(sizes)
+        found = self._buffers[slot][:nbytes].view(dtype)
+        if order:
+            found = found.view([sizes[d] for d in order]).permute([order.index(d) for d in range(len(order))])
+        else:
+            found = found.view(sizes)
         self._seen[key] = found
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class _Node:
-    """A value of the body: what is loaded, a constant, or a call."""
+    """A value of the body: what is loaded, a constant, an index, or a call."""
 
     load: int | None
     constant: Any
+    index: sympy.Expr | None
     function: Callable[..., Any] | None
     writes: bool
     """Whether `function` takes `out=`."""
@@ -124,10 +160,15 @@ class Tape:
         if name == "load":
             dtype = self._prepared.arguments[operands[0]].dtype
             self._probes.append(torch.ones(1, dtype=dtype))
-            self._nodes.append(_Node(operands[0], None, None, False, (), dtype))
+            self._nodes.append(_Node(operands[0], None, None, None, False, (), dtype))
             return len(self._nodes) - 1
         if name == "constant":
             return self._append_constant(operands[0])
+        if name == "index":
+            dtype = dtype_of(operands[1])
+            self._probes.append(torch.ones(1, dtype=dtype))
+            self._nodes.append(_Node(None, None, operands[0], put, True, (), dtype))
+            return len(self._nodes) - 1
         refs = [o.step for o in operands if isinstance(o, Ref)]
         if name in _SAME or (name == "to_dtype" and self._nodes[refs[0]].dtype == dtype_of(operands[1])):
             return refs[0]
@@ -147,13 +188,13 @@ class Tape:
             if name == "where" and (dtypes[0] != torch.bool or dtypes[1] != dtypes[2]):
                 function, writes = STEPS[name], False
         self._probes.append(probe)
-        self._nodes.append(_Node(None, None, function, writes, given, probe.dtype))
+        self._nodes.append(_Node(None, None, None, function, writes, given, probe.dtype))
         return len(self._nodes) - 1
 
     def _append_constant(self, value: torch.Tensor) -> int:
         value = value.reshape(()) if value.numel() == 1 else value
         self._probes.append(value)
-        self._nodes.append(_Node(None, value, None, False, (), value.dtype))
+        self._nodes.append(_Node(None, value, None, None, False, (), value.dtype))
         return len(self._nodes) - 1
 
     def _other(self, like: Ref, value: Any) -> Ref:
@@ -170,7 +211,7 @@ class Tape:
 
         def renamed(node: _Node) -> _Node:
             operands = tuple(Ref(number[o.step]) if isinstance(o, Ref) else o for o in node.operands)
-            return _Node(node.load, node.constant, node.function, node.writes, operands, node.dtype)
+            return replace(node, operands=operands)
 
         self._nodes = [renamed(self._nodes[k]) for k in order]
         self._probes = []
@@ -182,12 +223,15 @@ class Tape:
         made: list[_Planned] = []
         used = first_slot
         rank = len(box.sizes)
+        owners = owners_of(self._prepared, box)
         for k, node in enumerate(self._nodes):
             spread = [False] * rank
             if node.load is not None:
                 window = box.windows[node.load]
                 assert window is not None
                 spread = [n > 1 for n in window.sizes]
+            if node.index is not None:
+                spread = [s in node.index.free_symbols for s in owners]
             refs = [o.step for o in node.operands if isinstance(o, Ref)]
             for r in refs:
                 spread = [a or b for a, b in zip(spread, made[r].spread, strict=True)]
@@ -218,14 +262,21 @@ class Tape:
         self,
         planned: Sequence[_Planned],
         windows: Callable[[int], Place],
-        sizes: tuple[int, ...],
+        box: Box,
+        block: Block,
+        order: tuple[int, ...],
         scratch: Scratch,
         out: torch.Tensor | Place | None,
         dtype: torch.dtype | None = None,
     ) -> Iterator[Call]:
-        """The calls of one block, the last into `out`, which has `dtype`; where it is None, `value` has the result."""
+        """The calls of one block, the last into `out`, which has `dtype`; where it is None, `value` has the result.
+
+        `order` is that of the dims in memory.
+        """
         values: list[Any] = []
         end = len(planned) - 1
+        sizes = block[1]
+        fixed: set[int] = set()
         for k, p in enumerate(planned):
             node = p.node
             if node.load is not None:
@@ -233,16 +284,28 @@ class Tape:
                 continue
             if node.function is None:
                 values.append(node.constant)
+                fixed.add(k)
                 continue
             given = tuple(values[o.step] if isinstance(o, Ref) else o for o in node.operands)
             own = tuple(n if wide else 1 for n, wide in zip(sizes, p.spread, strict=True))
+            function = node.function
+            if node.index is not None:
+                function = partial(_put_index, node.index, partial(index_values, self._prepared, box, block))
+            is_fixed = all(o.step in fixed for o in node.operands if isinstance(o, Ref))
+            if is_fixed and math.prod(own) <= _FIXED_ELEMS:
+                # The same in every run: computed here and now.
+                value = torch.empty(own, dtype=node.dtype)
+                (function if node.writes else partial(_put_result, function))(*given, out=value)
+                values.append(value)
+                fixed.add(k)
+                continue
             is_place = out is not None and k == end and own == sizes and dtype == node.dtype
             if node.writes:
-                target = out if is_place and out is not None else scratch.tensor(p.slot, node.dtype, own)
-                yield node.function, given, target
+                target = out if is_place and out is not None else scratch.tensor(p.slot, node.dtype, own, order)
+                yield function, given, target
             else:
                 target = out if is_place and out is not None else torch.empty(own, dtype=node.dtype)
-                yield partial(_put_result, node.function), given, target
+                yield partial(_put_result, function), given, target
             values.append(target)
         self.value = values[-1]
         if out is not None and values[-1] is not out:
