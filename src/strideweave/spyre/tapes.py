@@ -299,6 +299,8 @@ class Tape:
                 values.append(value)
                 fixed.add(k)
                 continue
+            if function is torch.where and node.operands[0].step in fixed and bool(given[0].all()):
+                function, given = put, given[1:2]  # a mask that holds everywhere, as it does inside a padded tensor
             is_place = out is not None and k == end and own == sizes and dtype == node.dtype
             if node.writes:
                 target = out if is_place and out is not None else scratch.tensor(p.slot, node.dtype, own, order)
