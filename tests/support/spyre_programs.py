@@ -286,7 +286,7 @@ def _expected(
     values = [
         value[places(a)] if a.size else value.expand(axes[0].shape) for a, value in zip(found, inputs, strict=False)
     ]
-    names = {
+    names: dict[str, Any] = {
         "add": torch.add,
         "mul": torch.mul,
         "sub": torch.sub,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -269,6 +270,7 @@ class _Reduction(Blockwise):
                 total: torch.Tensor | None = None
                 for box, plan, kept, gone, late, gone_blocks, order in planned:
                     part = yield from self._box(box, plan, kept, gone, late, kept_block, gone_blocks, order)
+                    part = part.squeeze(gone)  # boxes differ in how many dims go
                     if total is not None:
                         yield self._combine, (total, part), total
                     elif len(planned) > 1 or is_apart:
@@ -279,7 +281,9 @@ class _Reduction(Blockwise):
                 assert total is not None
                 box, _, kept, gone, *_ = planned[0]
                 block = _merged(len(box.sizes), kept, kept_block, gone, ((0,) * len(gone), (1,) * len(gone)))
-                last = (put, (total,), self._place(box, block, number))
+                place = self._place(box, block, number)
+                sizes, strides = ([values[d] for d in kept] for values in (place.sizes, place.strides))
+                last = (put, (total,), replace(place, sizes=tuple(sizes), strides=tuple(strides)))
                 if is_apart:
                     puts.append(last)
                 else:
