@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,10 +88,11 @@ def test_nan_and_infinities_come_through_reductions(placed: list[Placed]) -> Non
 
 @pytest.mark.usefixtures("blocks")
 def test_sums_of_16_bits_are_made_in_32(placed: list[Placed]) -> None:
-    value = torch.ones(2, 5000, dtype=torch.float16)  # 2048 + 1 == 2048 in 16 bits
+    value = torch.full((2, 20000), 1 + 2.0**-10, dtype=torch.float16)
     body = (("load", 0), ("to_dtype", Ref(0), "float32"))
     info = {"body": body, "reduction": "sum", "reduction_symbols": (Y,), "accumulates_in": "float32"}
-    assert run(placed, value, info, Access((X,), (2,), "float16", (0,))).tolist() == [5000.0, 5000.0]
+    found = run(placed, value, info, Access((X,), (2,), "float16", (0,)))
+    assert torch.equal(found, value.double().sum(1).half())
 
 
 @pytest.mark.usefixtures("blocks")
@@ -108,6 +110,42 @@ def test_masked_load_of_a_padded_tensor_reads_only_what_is_there(placed: list[Pl
     placed.append(Placed(Case(program, [read, out], [value], value, written)))
     prepare(program).run(placed[-1].addresses)
     assert torch.equal(placed[-1].output(), torch.nn.functional.pad(value, (3, 2), value=-1.0))
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("seed", range(40))
+def test_body_of_many_steps_over_repeated_operands_is_torchs(placed: list[Placed], seed: int) -> None:
+    rng = random.Random(seed)
+    sizes, coordinates = [(3, 70), (70,), (3, 1), (1,)], [(X, Y), (Y,), (X, sympy.S.Zero), (sympy.S.Zero,)]
+    chosen = [0, *rng.sample(range(1, 4), 2)]
+    inputs = [torch.randint(-4, 5, sizes[k], generator=torch.Generator().manual_seed(seed)).float() for k in chosen]
+    accesses = [Access(coordinates[k], sizes[k], "float32", tuple(range(len(sizes[k])))) for k in chosen]
+    body: list[tuple[Any, ...]] = [("load", k) for k in range(3)]
+    values: list[Any] = list(inputs)
+    for _ in range(12):
+        name = rng.choice(["add", "sub", "maximum", "minimum", "neg", "abs", "where", "relu"])
+        if name == "where":
+            a, b, c, d = (rng.randrange(max(0, len(body) - 5), len(body)) for _ in range(4))
+            if any(values[k].dtype == torch.bool for k in (a, b, c, d)):
+                continue
+            body.append(("lt", Ref(a), Ref(b)))
+            values.append(values[a] < values[b])
+            given = [len(body) - 1, c, d]
+        else:
+            floats = [k for k in range(len(body)) if values[k].dtype == torch.float32]
+            given = [rng.choice(floats[-4:]) for _ in range(1 if name in ("neg", "abs", "relu") else 2)]
+        body.append((name, *map(Ref, given)))
+        values.append(STEPS[name](*(values[k] for k in given)))
+    body.append(("add", Ref(0), Ref(len(body) - 1)))  # over all of the output
+    values.append(values[0] + values[-1])
+    out = Access((X, Y), (3, 70), "float32", (0, 1))
+    space = {X: (sympy.Integer(3), 1), Y: (sympy.Integer(70), 1)}
+    args = (*(a.arg(k, is_input=True) for k, a in enumerate(accesses)), out.arg(3, is_input=False))
+    program = Program("many", (OpSpec("many", False, space, args, {"body": tuple(body)}),), 4)
+    written = torch.ones(3, 70, dtype=torch.bool)
+    placed.append(Placed(Case(program, [*accesses, out], inputs, values[-1], written)))
+    prepare(program).run(placed[-1].addresses)
+    assert torch.equal(placed[-1].output(), values[-1].expand(3, 70))
 
 
 def test_memory_that_is_read_and_written_elsewhere_is_read_first() -> None:
