@@ -88,7 +88,7 @@ def test_nan_and_infinities_come_through_reductions(placed: list[Placed]) -> Non
 
 @pytest.mark.usefixtures("blocks")
 def test_sums_of_16_bits_are_made_in_32(placed: list[Placed]) -> None:
-    value = torch.full((2, 20000), 1 + 2.0**-10, dtype=torch.float16)
+    value = torch.full((2, 2400 * 64), 0.25, dtype=torch.float16)  # 512 + 0.25 == 512 in 16 bits
     body = (("load", 0), ("to_dtype", Ref(0), "float32"))
     info = {"body": body, "reduction": "sum", "reduction_symbols": (Y,), "accumulates_in": "float32"}
     found = run(placed, value, info, Access((X,), (2,), "float16", (0,)))
