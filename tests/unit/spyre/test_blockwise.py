@@ -11,7 +11,7 @@ import sympy
 import torch
 from tests.support.spyre_programs import Access, Case, Placed
 
-from strideweave.spyre import blockwise
+from strideweave.spyre import blockwise, reductions
 from strideweave.spyre.executor import prepare
 from strideweave.spyre.memory import memory
 from strideweave.spyre.specs import OpSpec, Program, Ref
@@ -73,6 +73,35 @@ def test_reduction_over_whole_and_partial_sticks_is_torchs(
     dims = [{X: 0, Y: 1}[s] for s in gone]
     expected = value.sum(dims) if kind == "sum" else getattr(value, f"a{kind}")(dims)
     assert torch.equal(found, expected.to(found.dtype))
+
+
+@pytest.mark.parametrize("columns", [2, 64, 130])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("gone", [(X,), (Y,), (X, Y), (Y, X)])
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "bool"])
+@pytest.mark.parametrize("chunk", [10, 2**17])
+def test_place_of_an_extreme_is_the_first_in_the_order_of_symbols(
+    placed: list[Placed],
+    columns: int,
+    order: tuple[int, ...],
+    gone: Any,
+    kind: str,
+    dtype: str,
+    chunk: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reductions, "_CHUNK_ELEMS", chunk)
+    value = torch.randint(-2, 3, (5, columns), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    if dtype.startswith("float"):
+        value[3, 1] = float("nan")
+    info = {"body": (("load", 0),), "reduction": kind, "reduction_symbols": gone, "accumulates_in": dtype}
+    kept = [(s, n) for s, n in ((X, 5), (Y, columns)) if s not in gone]
+    out = Access(tuple(s for s, _ in kept), tuple(n for _, n in kept), "int64", tuple(range(len(kept))))
+    found = run(placed, value, info, out, order)
+    rows = value.numpy() if gone in ((Y,), (X, Y)) else value.numpy().T
+    rows = rows.reshape(-1) if len(gone) == 2 else rows
+    assert found.tolist() == getattr(rows, kind)(-1).tolist()
 
 
 @pytest.mark.usefixtures("blocks")
