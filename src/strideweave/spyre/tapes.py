@@ -11,6 +11,7 @@ from typing import Any, Final
 import sympy
 import torch
 
+from strideweave.spyre.blocks import Block
 from strideweave.spyre.expressions import evaluate
 from strideweave.spyre.prepared import Box, PreparedOp
 from strideweave.spyre.specs import Ref
@@ -34,8 +35,6 @@ class Place:
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], "torch.Tensor | Place"]
 """A function, its operands (places, tensors, numbers), and what takes its result by `out=`."""
-Block = tuple[tuple[int, ...], tuple[int, ...]]
-"""Part of a box: where it begins along every dim, and its extents."""
 
 _FIXED_ELEMS: Final = 2**16
 """Values that are the same in every run are kept up to this size."""
