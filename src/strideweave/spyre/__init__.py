@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from strideweave.spyre.counters import reset_statistics, statistics
     from strideweave.spyre.memory import DeviceMemory
     from strideweave.spyre.registration import is_registered
     from strideweave.spyre.sticks import DataFormat, format_of
@@ -21,9 +22,20 @@ _HOMES = {
     "SpyreTensorLayout": "tensor_layout",
     "format_of": "sticks",
     "is_registered": "registration",
+    "reset_statistics": "counters",
+    "statistics": "counters",
 }
 
-__all__ = ["DataFormat", "DeviceMemory", "ElementArrangement", "SpyreTensorLayout", "format_of", "is_registered"]
+__all__ = [
+    "DataFormat",
+    "DeviceMemory",
+    "ElementArrangement",
+    "SpyreTensorLayout",
+    "format_of",
+    "is_registered",
+    "reset_statistics",
+    "statistics",
+]
 
 
 def __getattr__(name: str) -> Any:

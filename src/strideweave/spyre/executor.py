@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Any
 
 import sympy
 import torch
 
 from strideweave.spyre import config
+from strideweave.spyre.blockwise import blockwise_of
+from strideweave.spyre.counters import Counter, keep, nbytes_by_core, retire
 from strideweave.spyre.expressions import evaluate
 from strideweave.spyre.matmul import Matmul, matmul_of
 from strideweave.spyre.memory import DeviceMemory, memory
@@ -18,6 +21,7 @@ from strideweave.spyre.prepared import Argument, Box, PreparedOp
 from strideweave.spyre.reductions import Reducer
 from strideweave.spyre.specs import LoopSpec, OpSpec, Program, Ref, Spec
 from strideweave.spyre.steps import EXACT_WHEN_NARROW, IN_PLACE, STEPS, constant, dtype_of
+from strideweave.spyre.tapes import Scratch
 
 _NARROW = ("float16", "bfloat16")
 
@@ -33,10 +37,14 @@ class Prepared:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._memory = memory()
+        self.scratch = Scratch()
         self._pool = self._memory.allocate(program.pool_nbytes) if program.pool_nbytes else 0
         if program.pool_nbytes:
             weakref.finalize(self, self._memory.free, self._pool)
+        self.counters: list[Counter] = []
         self._nodes = [_node(spec, (), self) for spec in program.specs]
+        keep(id(self), self.counters)
+        weakref.finalize(self, retire, id(self))
         self._lock = threading.Lock()  # one run at a time: runs share the pool
 
     def run(self, addresses: Sequence[int]) -> None:
@@ -60,6 +68,8 @@ class _Loop:
 
     def __init__(self, spec: LoopSpec, loops: tuple[int, ...], owner: Prepared) -> None:
         self._count = int(spec.count)
+        self._counter = Counter(owner.program.name, len(owner.counters), "loop", (), 0, self._count)
+        owner.counters.append(self._counter)
         self._body = [_node(inner, (*loops, self._count), owner) for inner in spec.body]
         self._memory = owner._memory
         self._scratch = self._scratch_of(spec, owner._pool)
@@ -79,12 +89,16 @@ class _Loop:
         return list(found.items())
 
     def run(self, addresses: Sequence[int], iteration: tuple[int, ...]) -> None:
+        """Run the body as often as it is to."""
+        began = perf_counter_ns()
         for k in range(self._count):
             if config.poison:
                 for address, nbytes in self._scratch:
                     self._memory.poison(address, nbytes)
             for node in self._body:
                 node.run(addresses, (*iteration, k))
+        self._counter.runs += 1
+        self._counter.time_ns += perf_counter_ns() - began
 
 
 class _Op:
@@ -95,18 +109,36 @@ class _Op:
         self._pool = owner._pool
         self._spec = spec
         self._prepared = PreparedOp(spec, loops)
+        windows = sum(w is not None for box in self._prepared.boxes for w in box.windows)
+        moved = nbytes_by_core(self._prepared)
+        self._counter = Counter(owner.program.name, len(owner.counters), spec.op, moved, windows, 0)
+        owner.counters.append(self._counter)
         self._views = [self._memory.view(a.dtype) for a in self._prepared.arguments]
         self._steps = _plan(spec)
         self._direct = _direct(self._steps, self._prepared)
         self._reducer = Reducer(self._prepared) if spec.is_reduction else None
-        self._matmul: Matmul | None = matmul_of(self._prepared)
+        self._matmul: Matmul | None = matmul_of(self._prepared, self._views, owner.scratch)
+        self._blockwise = (
+            None if self._matmul else blockwise_of(self._prepared, self._steps, self._views, owner.scratch)
+        )
         self._indirect = dict(spec.op_info.get("indirect", {}))
         self._mode = spec.op_info.get("store", "set")
 
     def run(self, addresses: Sequence[int], iteration: tuple[int, ...]) -> None:
+        """Run it once, as this iteration of the loops around it."""
+        began = perf_counter_ns()
+        self._run(addresses, iteration)
+        counter = self._counter
+        counter.runs += 1
+        counter.time_ns += perf_counter_ns() - began
+
+    def _run(self, addresses: Sequence[int], iteration: tuple[int, ...]) -> None:
         begins = [self._begin(found, addresses, iteration) for found in self._prepared.arguments]
         if self._matmul is not None:
-            self._matmul.run(self._views, begins)
+            self._matmul.run(begins)
+            return
+        if self._blockwise is not None and self._blockwise.can_run(begins):
+            self._blockwise.run(begins)
             return
         reducer = self._reducer
         if reducer is not None:
@@ -132,6 +164,11 @@ class _Op:
         byte = addresses[arg.arg_index] if arg.arg_index >= 0 else self._pool + next(iter(arg.allocation.values()))
         begin = byte // found.dtype.itemsize
         if iteration and found.is_window:
+            advances = found.advances
+            if advances is not None:
+                for k, step in advances:
+                    begin += iteration[k] * step
+                return begin
             for symbol, starts in found.starts.items():
                 if len(starts) > 1:
                     value = self._prepared.start(symbol, iteration, found.first_loop)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import sympy
 import torch
 
+from strideweave.spyre.blockwise import Blockwise
 from strideweave.spyre.prepared import Box, PreparedOp
 from strideweave.spyre.specs import Ref
+from strideweave.spyre.tapes import Call, Place, Scratch, put
 
 _WIDE: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+_KEPT_NBYTES: Final = 32 * 2**20
+"""Operands and product stay allocated between runs up to this size."""
 
 
-class Matmul:
+class Matmul(Blockwise):
     """`C[b, m, n] = sum over k of A[b, m, k] B[b, k, n]`, any of the four made of several symbols or of none."""
 
-    def __init__(self, prepared: PreparedOp, left: int, right: int) -> None:
-        self._prepared = prepared
+    def __init__(
+        self, prepared: PreparedOp, left: int, right: int, views: Sequence[torch.Tensor], scratch: Scratch
+    ) -> None:
+        super().__init__(prepared, (left, right), views, scratch)
         a, b = (prepared.arguments[k].address.free_symbols for k in (left, right))
         gone = set(prepared.spec.op_info["reduction_symbols"])
-        symbols = prepared.symbols
+        symbols, ranges = prepared.symbols, prepared.ranges
         self._batch = [s for s in symbols if s not in gone and s in a and s in b]
         self._rows = [s for s in symbols if s not in gone and s not in b]
         self._columns = [s for s in symbols if s not in gone and s in b and s not in a]
@@ -30,32 +36,45 @@ class Matmul:
         self._left, self._right = left, right
         dtype = prepared.arguments[left].dtype
         self._dtype = _WIDE.get(dtype, dtype)
+        sizes = [math.prod(ranges[s] for s in group) for group in (self._batch, self._rows, self._columns, self._inner)]
+        self._sizes = sizes
+        elems = sizes[0] * (sizes[1] * sizes[3] + sizes[3] * sizes[2] + sizes[1] * sizes[2])
+        self._is_kept = elems * self._dtype.itemsize <= _KEPT_NBYTES
 
-    def run(self, views: Sequence[torch.Tensor], begins: Sequence[int]) -> None:
+    def run(self, begins: Sequence[int]) -> None:
         """Multiply, and store."""
-        a = self._gathered(self._left, [self._batch, self._rows, self._inner], views, begins)
-        b = self._gathered(self._right, [self._batch, self._inner, self._columns], views, begins)
-        order = [*self._batch, *self._rows, *self._columns]
-        product = torch.bmm(a, b).reshape([self._prepared.ranges[s] for s in order])
-        for box in self._different(order):
-            window, part = self._both(box, len(views) - 1, order, product, views, begins)
-            window.copy_(part)
+        if self._is_kept:
+            super().run(begins)
+        else:
+            self._run_once(self._made(False), begins)
 
-    def _gathered(
-        self,
-        number: int,
-        groups: Sequence[Sequence[sympy.Symbol]],
-        views: Sequence[torch.Tensor],
-        begins: Sequence[int],
-    ) -> torch.Tensor:
-        """An operand as a contiguous tensor with one dim per group of symbols."""
-        order = [s for group in groups for s in group]
-        ranges = self._prepared.ranges
-        whole = torch.empty([ranges[s] for s in order], dtype=self._dtype)
+    def _meet(self, begins: Sequence[int]) -> bool:
+        return False  # everything is read before anything is stored
+
+    def _made(self, is_apart: bool) -> Iterator[Call]:
+        batch, rows, columns, inner = self._sizes
+        a, b, product = (
+            self._new(slot, sizes)
+            for slot, sizes in enumerate([(batch, rows, inner), (batch, inner, columns), (batch, rows, columns)])
+        )
+        for number, whole, groups in (
+            (self._left, a, (self._batch, self._rows, self._inner)),
+            (self._right, b, (self._batch, self._inner, self._columns)),
+        ):
+            order = [s for group in groups for s in group]
+            for box in self._different(order):
+                window, part = self._both(box, number, order, whole)
+                yield (put, (window,), part)
+        yield torch.bmm, (a, b), product
+        order = [*self._batch, *self._rows, *self._columns]
         for box in self._different(order):
-            window, part = self._both(box, number, order, whole, views, begins)
-            part.copy_(window)
-        return whole.reshape([math.prod(ranges[s] for s in group) for group in groups])
+            window, part = self._both(box, len(self._views) - 1, order, product)
+            yield put, (part,), window
+
+    def _new(self, slot: int, sizes: tuple[int, ...]) -> torch.Tensor:
+        if self._is_kept:
+            return self._scratch.tensor(slot, self._dtype, sizes)
+        return torch.empty(sizes, dtype=self._dtype)
 
     def _different(self, order: Sequence[sympy.Symbol]) -> list[Box]:
         """One box for each place along the symbols of `order`."""
@@ -66,38 +85,32 @@ class Matmul:
         return list(boxes.values())
 
     def _both(
-        self,
-        box: Box,
-        number: int,
-        order: Sequence[sympy.Symbol],
-        whole: torch.Tensor,
-        views: Sequence[torch.Tensor],
-        begins: Sequence[int],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A box of an argument, and the same elements of a tensor with one dim per symbol; a dim for every digit."""
+        self, box: Box, number: int, order: Sequence[sympy.Symbol], whole: torch.Tensor
+    ) -> tuple[Place, torch.Tensor]:
+        """A box of an argument, and the same elements of a dense tensor over `order`; a dim for every digit."""
         pieces = dict(zip(self._prepared.symbols, box.pieces, strict=True))
         offset = self._prepared.arguments[number].constant + sum(piece.offsets[number] for piece in box.pieces)
-        place = 0
+        dense = [math.prod(self._prepared.ranges[s] for s in order[k + 1 :]) for k in range(len(order))]
+        place = whole.storage_offset()
         sizes: list[int] = []
         strides: list[int] = []
         steps: list[int] = []
-        for dim, symbol in enumerate(order):
+        for symbol, stride in zip(order, dense, strict=True):
             piece = pieces[symbol]
-            place += piece.start * whole.stride(dim)
+            place += piece.start * stride
             for digit in piece.digits:
                 sizes.append(digit.extent)
                 strides.append(digit.strides[number])
-                steps.append(digit.step * whole.stride(dim))
-        back = [dim for dim, stride in enumerate(strides) if stride < 0]
-        low = begins[number] + offset + sum((sizes[dim] - 1) * strides[dim] for dim in back)
-        window = torch.as_strided(views[number], sizes, [abs(stride) for stride in strides], low)
-        return window.flip(back) if back else window, whole.as_strided(sizes, steps, place)
+                steps.append(digit.step * stride)
+        return Place(number, tuple(sizes), tuple(strides), offset), whole.as_strided(sizes, steps, place)
 
 
-def matmul_of(prepared: PreparedOp) -> Matmul | None:
+def matmul_of(prepared: PreparedOp, views: Sequence[torch.Tensor], scratch: Scratch) -> Matmul | None:
     """The matrix product that an operation is; None when it is none, or its operands are no windows."""
     spec = prepared.spec
     if spec.op != "batchmatmul" or any(not a.is_window for a in prepared.arguments):
+        return None
+    if any(w is not None and w.flips for box in prepared.boxes for w in box.windows):
         return None
     steps = list(spec.op_info["body"])
 
@@ -124,4 +137,4 @@ def matmul_of(prepared: PreparedOp) -> Matmul | None:
     inner = set(spec.op_info["reduction_symbols"])
     if not inner <= (a & b) or prepared.arguments[left].dtype == torch.bool:
         return None
-    return Matmul(prepared, left, right)
+    return Matmul(prepared, left, right, views, scratch)

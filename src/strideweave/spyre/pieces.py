@@ -7,6 +7,7 @@ range falls into a few pieces, and within a piece into digits with constant stri
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ Addresses = npt.NDArray[np.int64]
 
 MOST_PIECES = 12
 """A symbol that falls into more is no case for windows."""
+
+MOST_TURNS: Final = 4
+"""So many runs of different lengths may take turns."""
 
 
 @dataclass(frozen=True)
@@ -73,36 +77,48 @@ def _cut(addresses: Addresses, start: int, step: int) -> list[Piece] | None:
     if head == 1:  # the very first step is unlike the others: it is a piece of its own
         rest = _cut(addresses[:, 1:], start + step, step)
         return None if rest is None else [Piece(start, first, ()), *rest]
-    # A run begins at each break; runs within have one length, the first and the last may be shorter.
-    lengths = np.diff(breaks)
-    length = int(lengths[0]) if len(lengths) else count - head
-    if len(lengths) and not (lengths == length).all():
+    # A run begins at each break. Runs come in turns: one long, or a few that differ, over and over.
+    period, turns = _period(breaks, count)
+    for begin in (head,) if turns == 1 and head != period else (0, head):
+        whole = (count - begin) // period if period else 0
+        end = begin + whole * period
+        rows = addresses[:, begin:end].reshape(len(addresses), whole, period)
+        within = rows - rows[:, :, :1] if whole else rows
+        if whole and (turns == 1 or whole > 1) and (within == within[:, :1]).all():
+            break
+    else:
         return _halves(addresses, start, step, breaks)
-    pieces: list[Piece] = []
-    begin = 0
-    if head != length or not len(lengths):
-        pieces += _cut(addresses[:, :head], start, step) or []
-        begin = head
-    whole = (count - begin) // length
-    end = begin + whole * length
-    rows = addresses[:, begin:end].reshape(len(addresses), whole, length)
-    within = rows - rows[:, :, :1]
-    if not (within == within[:, :1]).all():
-        return _halves(addresses, start, step, breaks)
-    inner = _cut(within[:, 0], 0, step)
-    outer = _cut(rows[:, :, 0], start + begin * step, step * length)
-    if inner is None or outer is None:
+    parts = [
+        _cut(addresses[:, :begin], start, step) if begin else [],
+        _cut(within[:, 0], 0, step),
+        _cut(rows[:, :, 0], start + begin * step, step * period),
+        _cut(addresses[:, end:], start + end * step, step) if end < count else [],
+    ]
+    before, inner, outer, tail = parts
+    if before is None or inner is None or outer is None or tail is None:
         return None
+    pieces = list(before)
     for far in outer:
         for near in inner:
             offsets = tuple(a + b for a, b in zip(far.offsets, near.offsets, strict=True))
             pieces.append(Piece(far.start + near.start, offsets, (*far.digits, *near.digits)))
-    if end < count:
-        tail = _cut(addresses[:, end:], start + end * step, step)
-        if tail is None:
-            return None
-        pieces += tail
+    pieces += tail
     return pieces if len(pieces) <= MOST_PIECES else None
+
+
+def _period(breaks: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
+    """After how many values the breaks come again, and how many come by then; zeros where they do not.
+
+    >>> _period(np.array([61, 64, 125, 128]), 150)
+    (64, 2)
+    """
+    if len(breaks) == 1:
+        return int(count - breaks[0]), 1
+    for turns in range(1, min(MOST_TURNS, len(breaks) - 1) + 1):
+        steps = breaks[turns:] - breaks[:-turns]
+        if (steps == steps[0]).all():
+            return int(steps[0]), turns
+    return 0, 0
 
 
 def _halves(addresses: Addresses, start: int, step: int, breaks: npt.NDArray[np.int64]) -> list[Piece] | None:

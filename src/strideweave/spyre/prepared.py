@@ -39,6 +39,8 @@ class Argument:
     """For every symbol, in elements of `dtype`, what each of its values within a tile adds."""
     starts: dict[sympy.Symbol, list[int]] = field(default_factory=dict)
     """For every tiled symbol what each tile adds; a window only where tiles are alike."""
+    advances: list[tuple[int, int]] | None = None
+    """For every loop that moves it, outermost as 0, by how much each time; None where tiles are not evenly apart."""
     is_window: bool = True
     """Whether every box of it is a strided window; gathered element by element otherwise."""
 
@@ -119,7 +121,20 @@ class PreparedOp:
         for symbol in self.symbols:
             if symbol in symbols:
                 self._add_part(found, symbol, zero)
+        found.advances = self._advances(found)
         return found
+
+    def _advances(self, found: Argument) -> list[tuple[int, int]] | None:
+        steps = dict.fromkeys(range(found.first_loop, len(self.loops)), 0)
+        for symbol, starts in found.starts.items():
+            if len(starts) == 1:
+                continue
+            if any(start != k * starts[1] for k, start in enumerate(starts)):
+                return None
+            for level in steps:
+                if symbol in self.tiled[level]:
+                    steps[level] += starts[1] * self.advance(symbol, level) // self.ranges[symbol]
+        return [(level, step) for level, step in steps.items() if step]
 
     def _add_part(self, found: Argument, symbol: sympy.Symbol, zero: dict[sympy.Symbol, int]) -> None:
         extent = self.ranges[symbol]
@@ -191,14 +206,15 @@ class PreparedOp:
     # -- boxes -------------------------------------------------------------------------------------------------------
 
     def _boxes(self) -> list[Box]:
-        out = self.arguments[-1]
-        if out.is_window and any((np.diff(part) < 0).all() and len(part) > 1 for part in out.parts.values()):
-            out.is_window = False  # written backwards: put element by element
         while True:
             pieces = [self._pieces(symbol) for symbol in self.symbols]
             blocked = next((k for k, found in enumerate(pieces) if found is None), None)
             if blocked is None and math.prod(len(found or ()) for found in pieces) <= MOST_BOXES:
-                return [self._box(chosen) for chosen in product(*(found or () for found in pieces))]
+                boxes = [self._box(chosen) for chosen in product(*(found or () for found in pieces))]
+                if not any(box.windows[-1] is not None and box.windows[-1].flips for box in boxes):
+                    return boxes
+                self.arguments[-1].is_window = False  # written backwards: put element by element
+                continue
             self._gather_one(self.symbols[blocked] if blocked is not None else None)
 
     def _gather_one(self, symbol: sympy.Symbol | None) -> None:

@@ -10,6 +10,8 @@ from strideweave.spyre.prepared import Box, PreparedOp
 from strideweave.spyre.steps import dtype_of
 
 _ARGUMENT: Final = ("argmax", "argmin")
+_CHUNK_ELEMS: Final = 2**17
+"""Rows of about so many elements are brought together at once: they stay in a core's cache."""
 
 
 class Reducer:
@@ -85,15 +87,17 @@ class Reducer:
 
     def _best(self, total: Any, value: torch.Tensor, box: Box, gone: list[int]) -> Any:
         kept = self.kept(box)
-        if value.dtype == torch.bool:
-            value = value.to(torch.uint8)
-        flat = value.permute([*kept, *gone]).reshape([*(box.sizes[d] for d in kept), -1])
+        sizes = [box.sizes[d] for d in kept]
         places = self._places(box, gone)
         # The first of equal ones in the order of places, which is not always that of the digits.
-        order = places.argsort()
-        flat, places = flat[..., order], places[order]
-        where = flat.argmax(-1) if self._kind == "argmax" else flat.argmin(-1)
-        best = flat.gather(-1, where.unsqueeze(-1)).squeeze(-1)
+        order = None if bool((places.diff() > 0).all()) else places.argsort()
+        if order is not None:
+            places = places[order]
+        values = value.permute([*kept, *gone])
+        count = max(1, _CHUNK_ELEMS * max(sizes[:1], default=1) // max(value.numel(), 1)) if sizes else 1
+        found = [self._extremes(part, len(kept), order) for part in (torch.split(values, count) if sizes else [values])]
+        best = torch.cat([b for b, _ in found]) if sizes else found[0][0]
+        where = torch.cat([w for _, w in found]) if sizes else found[0][1]
         place = places[where]
         if total is None:
             return best, place
@@ -102,6 +106,20 @@ class Reducer:
         is_same = _same(best, known) & (place < known_place)
         take = is_better | is_same
         return torch.where(take, best, known), torch.where(take, place, known_place)
+
+    def _extremes(
+        self, values: torch.Tensor, rank: int, order: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The extreme of each row of a part, and which it is; narrow floats as Float32, in which torch is quick."""
+        if values.dtype in (torch.float16, torch.bfloat16):
+            values = values.to(torch.float32)
+        elif values.dtype == torch.bool:
+            values = values.to(torch.uint8)
+        flat = values.reshape([*values.shape[:rank], -1])
+        if order is not None:
+            flat = flat[..., order]
+        where = flat.argmax(-1) if self._kind == "argmax" else flat.argmin(-1)
+        return flat.gather(-1, where.unsqueeze(-1)).squeeze(-1), where
 
     def _places(self, box: Box, gone: list[int]) -> torch.Tensor:
         """The ordinal of every combination of the reduction symbols of a box, the last symbol fastest."""

@@ -291,8 +291,20 @@ IN_PLACE: Final[dict[str, Step]] = {
 }
 """Functions that write straight into their place by `out=`, for operands of one floating dtype."""
 
+_WITHOUT_OUT: Final = ("relu", "isnan", "isinf")
+INTO: Final[dict[str, Step]] = {
+    **{name: function for name, function in {**_UNARY, **_REAL, **_PAIRS}.items() if name not in _WITHOUT_OUT},
+    "where": torch.where,
+}
+"""Functions that take `out=`, by name."""
+
+INTO_FLOATS: Final = frozenset(_REAL)
+"""Those that want floats."""
+
 EXACT_WHEN_NARROW: Final = frozenset(
-    {"add", "sub", "mul", "truediv", "maximum", "minimum", "neg", "abs", "copy", "identity", "relu"}
+    {"add", "sub", "mul", "truediv", "maximum", "minimum", "neg", "abs", "sign", "square", "copy", "identity", "relu"}
+    | {"floor", "ceil", "round", "trunc", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p"}
+    | {"tanh", "sigmoid", "cos", "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erfc"}
 )
 """Functions that torch computes for 16-bit floats in Float32, rounding once: as the steps around them say."""
 
