@@ -24,7 +24,7 @@ from strideweave import (
 )
 from strideweave.dtype import StorageDType
 from strideweave.testing import FaultScript, FaultyCarrier
-from support.direct import Background, values
+from support.direct import SHEET, Background, sheet, values
 from support.tiled import situation
 
 COUNT = 5
@@ -425,8 +425,9 @@ class TestEveryOrdinal:
                 try:
                     result = trial.run()
                 except OSError as caught:
-                    assert caught is error, f"{call} {ordinal}: the error is another one"
+                    is_the_one = caught is error
                     trial.unchanged()
+                    assert is_the_one, f"{call} {ordinal} raised another error"
                     result = trial.run()
                 trial.succeeds(result)
                 trial.ends()
@@ -469,3 +470,17 @@ def ordinals(request: Request, budget: int | None, start: str, runs: bool) -> li
     trial.succeeds(result)
     trial.ends()
     return [(call, k) for call in CALLS for k in range(1, made[call] + 1)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_what_a_stream_fails_to_bring_a_direct_operation_reads_itself(count: int) -> None:
+    carrier, x, secondary = sheet()
+    with secondary.hold_read() as hold:
+        hold.error = OSError("theirs")
+        carrier.stream(TileSet([(0, 0), (1, 0), (0, 1), (1, 1)][:count])).close()
+        hold.wait_until_reached()
+        summing = Background(lambda: sw.reduce_sum(x))
+        while not carrier.statistics().pinned_tiles:
+            time.sleep(0.001)
+    assert values(summing.result()) == SHEET.sum()
+    carrier.release()
