@@ -480,7 +480,8 @@ def test_what_a_stream_fails_to_bring_a_direct_operation_reads_itself(count: int
         carrier.stream(TileSet([(0, 0), (1, 0), (0, 1), (1, 1)][:count])).close()
         hold.wait_until_reached()
         summing = Background(lambda: sw.reduce_sum(x))
-        while not carrier.statistics().pinned_tiles:
+        while carrier.statistics().pinned_tiles < 4:
             time.sleep(0.001)
+        time.sleep(0.05)  # until it waits for that very tile
     assert values(summing.result()) == SHEET.sum()
     carrier.release()
