@@ -69,6 +69,50 @@ def assert_nothing_is_left(carrier: TiledEvictable) -> None:
     carrier.release()
 
 
+def small(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """Small whole numbers."""
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def cut(held: torch.Tensor) -> Tensor:
+    """The values in tiles of half an axis where it is even, on a budget of one tile."""
+    tile = [n // 2 if n % 2 == 0 else n for n in held.shape]
+    grid_shape = [n // t for n, t in zip(held.shape, tile, strict=True)]
+    layout = Layout.row_major(*held.shape)
+    carrier = TiledEvictable(
+        CPU(0, dtype=DType.from_torch(held.dtype)),
+        ScriptedCarrier(held.reshape(-1)),
+        grid_shape,
+        tile,
+        layout=layout,
+        budget=torch.Size(tile).numel() * held.itemsize,
+    )
+    return Tensor(carrier, 0, layout)
+
+
+def assert_as_on_the_compute_carrier(
+    run: Callable[..., Tensor], held: list[torch.Tensor], flags: tuple[bool, ...]
+) -> None:
+    """The same result and the same gradients, bit for bit, as for dense operands; or the same refusal."""
+    outcomes = []
+    for is_tiled in (True, False):
+        operands = [
+            (cut(part) if is_tiled and flag else from_torch(part.clone())).requires_grad_(part.is_floating_point())
+            for part, flag in zip(held, flags, strict=True)
+        ]
+        try:
+            result = run(*operands)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            outcomes.append(type(error).__name__)
+            continue
+        gradients: list[object] = []
+        if result.requires_grad:
+            result.backward(cotangent_for(result, cotangent_of(result)))
+            gradients = [values(t.grad).tolist() for t in operands if t.requires_grad]
+        outcomes.append((facts(result.detach()), values(result).tolist(), gradients))  # type: ignore[arg-type]
+    assert outcomes[0] == outcomes[1]
+
+
 class TestADirectTiledOperandMeansTheFullLogicalTensor:
     # -- the scenarios -------------------------------------------------------------------------------------------
 
@@ -741,3 +785,123 @@ class TestADirectTiledOperandMeansTheFullLogicalTensor:
             assert torch.equal(values(result).double(), values(expected).double()), call
         _, x, _ = sheet(held)
         assert torch.equal(values(sw.mul(x, from_torch(other.clone()))).double(), (held.double() * other.double()))
+
+    @pytest.mark.parametrize("which", ["first", "second", "both"])
+    @pytest.mark.parametrize(
+        ("run", "first", "second"),
+        [
+            (sw.add, (4, 6), (6,)),
+            (sw.mul, (6,), (4, 6)),
+            (sw.mul, (4, 6), (3, 4, 6)),
+            (sw.elementwise_mul, (3, 1, 6), (4, 1)),
+            (sw.add, (1, 6), (4, 1)),
+            (sw.matmul, (4, 6), (6, 2)),
+            (sw.matmul, (3, 4, 6), (6, 2)),
+            (sw.matmul, (4, 6), (3, 6, 2)),
+            (sw.matmul, (3, 4, 6), (3, 6, 2)),
+            (sw.matmul, (2, 1, 4, 6), (3, 6, 2)),
+            (sw.matmul, (1, 6), (6, 1)),
+        ],
+    )
+    def test_shapes_meet_as_on_the_compute_carrier(
+        self, run: Callable[..., Tensor], first: tuple[int, ...], second: tuple[int, ...], which: str
+    ) -> None:
+        held = [small(first, 3), small(second, 8)]
+        flags = {"first": (True, False), "second": (False, True), "both": (True, True)}[which]
+        assert_as_on_the_compute_carrier(run, held, flags)
+
+    @pytest.mark.parametrize(
+        "run",
+        [
+            lambda x: sw.reduce_sum(x, axis=(0, 2)),
+            lambda x: sw.reduce_sum(x, axis=1, keepdims=True),
+            lambda x: sw.reduce_sum(x, axis=(), keepdims=False),
+            lambda x: sw.reduce_sum(x, "a b c -> c a"),
+            lambda x: sw.reduce_sum(x, axis=0, accumulator_dtype=DType.Float64),
+            lambda x: sw.reduce_sum(x, keepdims=True),
+            lambda x: sw.matmul(x, ordinary(small((6, 2), 1)), accumulator_dtype=DType.Float64),
+            lambda x: sw.mul(x, from_torch(torch.tensor(-3.0))),
+            lambda x: sw.add(from_torch(torch.tensor(2.0)), x),
+            lambda x: sw.mul(x, True),
+            lambda x: sw.mul(x, 2),
+            lambda x: sw.mul(0, x),
+        ],
+    )
+    def test_options_and_scalars_mean_what_they_mean_on_the_compute_carrier(
+        self, run: Callable[[Tensor], Tensor]
+    ) -> None:
+        assert_as_on_the_compute_carrier(run, [small((3, 4, 6), 5)], (True,))
+
+    @pytest.mark.parametrize("other", [DType.Float64, DType.BFloat16, DType.Float16, DType.Int64, DType.Int8])
+    @pytest.mark.parametrize("own", [DType.Float32, DType.BFloat16, DType.Int32])
+    def test_dtypes_are_promoted_as_on_the_compute_carrier(self, own: DType, other: DType) -> None:
+        held = [small((4, 6), 1).to(own.torch_dtype), small((4, 6), 2).to(other.torch_dtype)]
+        for run in (sw.add, sw.mul, sw.elementwise_mul, lambda y, x: sw.add(x, y), lambda x, y: sw.mul(y, x)):
+            assert_as_on_the_compute_carrier(run, held, (True, False))
+        held[1] = held[1][:, :4].reshape(4, 4)
+        assert_as_on_the_compute_carrier(lambda x, y: sw.matmul(y, x), held, (True, False))
+
+    def test_infinities_and_nans_are_not_lost_between_tiles(self) -> None:
+        inf, nan = torch.inf, torch.nan
+        odd = SHEET.clone()
+        odd[0, 0], odd[3, 5], odd[1, 4], odd[2, 2] = inf, -inf, nan, -0.0
+        _, x, _ = sheet(odd, budget_tiles=1)
+        for call in CALLS:
+            found, expected = values(call.with_ordinary(x)[0]), call.expected(odd)
+            assert torch.equal(found.isnan(), expected.isnan())
+            assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+    def test_implicit_zero_times_infinity_is_no_number(self) -> None:
+        """A tile that is zero by name is multiplied as one that holds zeros."""
+        carrier, x, _ = sheet()
+        zero = Tensor(carrier.allocate_like(24), 0, x.layout)
+        infinite = ordinary(torch.full((4, 6), torch.inf))
+        for result in (
+            sw.mul(zero, infinite),
+            sw.elementwise_mul(infinite, zero),
+            sw.mul(zero, torch.inf),
+            sw.matmul(zero, ordinary(torch.full((6, 2), torch.inf))),
+            sw.matmul(ordinary(torch.full((2, 4), torch.inf)), zero),
+        ):
+            assert values(result).isnan().all()
+
+    def test_operand_of_one_tile_and_of_tiles_of_one_value(self) -> None:
+        for grid_shape, tile_shape in (((1, 1), (4, 6)), ((4, 6), (1, 1))):
+            carrier = TiledEvictable(
+                CPU(0),
+                ScriptedCarrier(SHEET.reshape(-1)),
+                grid_shape,
+                tile_shape,
+                layout=Layout.row_major(4, 6),
+                budget=24 * 4,
+            )
+            x = Tensor(carrier, 0, Layout.row_major(4, 6), requires_grad=True)
+            for call in CALLS:
+                result, _ = call.with_ordinary(x)
+                assert torch.equal(values(result), call.expected())
+            sw.reduce_sum(sw.mul(x, x)).backward()
+            assert torch.equal(values(x.grad), 2 * SHEET)
+
+    def test_ragged_last_tiles_count_as_they_are(self) -> None:
+        held, right, left = small((5, 7), 4), small((7, 2), 1), small((3, 5), 2)
+        for order in (Layout.row_major, Layout.column_major):
+            layout = order(5, 7)
+            flat = held.reshape(-1) if order is Layout.row_major else held.T.reshape(-1)
+            carrier = TiledEvictable(
+                CPU(0), ScriptedCarrier(flat), (3, 3), (2, 3), shape=(5, 7), layout=layout, budget=24
+            )
+            x, dense = Tensor(carrier, 0, layout, requires_grad=True), held.clone().requires_grad_()
+            for run, oracle in (
+                (sw.relu, torch.relu),
+                (lambda t: sw.mul(t, t), lambda t: t * t),
+                (lambda t: sw.add(t, ordinary(held)), lambda t: t + held),
+                (lambda t: sw.reduce_sum(t, axis=0), lambda t: t.sum(0)),
+                (lambda t: sw.matmul(t, ordinary(right)), lambda t: t @ right),
+                (lambda t: sw.matmul(ordinary(left), t), lambda t: left @ t),
+            ):
+                result = run(x)
+                assert torch.equal(values(result), oracle(dense).detach())
+                sw.reduce_sum(result).backward()
+                oracle(dense).sum().backward()
+            assert torch.equal(values(x.grad), dense.grad)  # type: ignore[arg-type]
+            assert_nothing_is_left(carrier)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 
 import pytest
@@ -205,6 +206,57 @@ class TestResidencyRemainsValidWhileTiledWorkNeedsIt:
         for tensor, gradient in zip((x, *others), oracle_gradients(call, SHEET, drawn), strict=True):
             assert torch.equal(values(tensor.grad), gradient)
         carrier.evict(every_tile(carrier))
+        carrier.release()
+
+    @pytest.mark.parametrize("nth", [1, 4])
+    def test_interrupted_read_reaches_the_caller_and_leaves_all_usable(self, nth: int) -> None:
+        for call in CALLS:
+            carrier, x, secondary = sheet(budget_tiles=2)
+            secondary.fail_read(nth, KeyboardInterrupt())
+            with pytest.raises(KeyboardInterrupt):
+                call.with_ordinary(x)
+            assert_usable(carrier)
+            assert torch.equal(values(call.with_ordinary(x)[0]), call.expected())
+
+    def test_operations_among_the_transitions_of_other_threads_are_right_or_refused(self) -> None:
+        """What is refused says so, before anything; what is not refused is right, and at the end nothing is pinned."""
+        carrier, x, _ = sheet(budget_tiles=2)
+        deadline = time.monotonic() + 1.0
+        answers = {"right": 0, "refused": 0}
+
+        def operate(seed: int) -> None:
+            k = seed
+            while time.monotonic() < deadline:
+                call = CALLS[k % len(CALLS)]
+                k += 1
+                try:
+                    result, others = call.with_ordinary(x.detach().requires_grad_(), wants=True)
+                    drawn = cotangent_of(result)
+                    result.backward(cotangent_for(result, drawn))
+                except RuntimeError as error:
+                    assert "wait()" in str(error), error  # noqa: PT017
+                    answers["refused"] += 1
+                    continue
+                assert torch.equal(values(result), call.expected())
+                expected = oracle_gradients(call, SHEET, drawn)
+                assert all(torch.equal(values(t.grad), g) for t, g in zip(others, expected[1:], strict=True))
+                answers["right"] += 1
+
+        def move() -> None:
+            generator = torch.Generator().manual_seed(3)
+            while time.monotonic() < deadline:
+                chosen = TileSet([coordinates(carrier)[int(torch.randint(4, (), generator=generator))]])
+                try:
+                    carrier.evict(chosen)
+                    carrier.promote(chosen)
+                except (RuntimeError, BudgetExceeded):
+                    continue
+
+        running = [Background(lambda k=k: operate(k)) for k in range(2)] + [Background(move)]
+        for work in running:
+            work.result()
+        assert answers["right"] > 0
+        assert_usable(carrier)
         carrier.release()
 
     def test_short_read_is_an_error_and_no_result(self) -> None:

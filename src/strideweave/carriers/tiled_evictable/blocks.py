@@ -7,7 +7,7 @@ meet, and none for a dim of extent 1 that is repeated.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, product
 from typing import TypeAlias
 
@@ -33,6 +33,24 @@ class Whole:
     def part(self, region: Region) -> torch.Tensor:
         """The values of a region, one dim per symbol: repeated dims are left out."""
         return narrowed(self.values, self.symbols, region, [0] * len(self.symbols))
+
+
+class Computed:
+    """What a function makes of regions of operands in memory, when a region is asked for: never all of it at once."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], *sources: Whole) -> None:
+        self._function = function
+        self._sources = sources
+        self.symbols = sources[0].symbols
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first source, which the function keeps."""
+        return self._sources[0].values.dtype
+
+    def part(self, region: Region) -> torch.Tensor:
+        """The values of a region: as `Whole.part`."""
+        return self._function(*(source.part(region) for source in self._sources))
 
 
 class Tiled:
@@ -67,7 +85,7 @@ class Tiled:
         return narrowed(self._current[1], self.symbols, region, self.geometry.origin_of(ordinal))
 
 
-Source: TypeAlias = "Whole | Tiled"
+Source: TypeAlias = "Whole | Computed | Tiled"
 
 
 def narrowed(values: torch.Tensor, symbols: Symbols, region: Region, origin: Sequence[int]) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from strideweave.carriers.tiled_evictable.blocks import Source, Symbols, Tiled, Whole, contract
+from strideweave.carriers.tiled_evictable.blocks import Computed, Source, Symbols, Tiled, Whole, contract
 from strideweave.carriers.tiled_evictable.direct import (
     NAMES,
     Result,
@@ -81,16 +81,15 @@ class _Entries:
         if name == "reduce_sum":
             return self._spread(k)
         if name == "relu":
-            output = values_of(self._context.outputs[0])
-            shown = in_mode_dims(output, self._context.outputs[0].layout) > 0
-            kept = torch.where(shown, self._g.values, torch.zeros((), dtype=self._g.values.dtype))
-            return self._summed(k, [Whole(kept, self._symbols[-1])])
+            (output,) = self._context.outputs
+            shown = Whole(in_mode_dims(values_of(output), output.layout), self._symbols[-1])
+            return self._summed(k, [Computed(_where_positive, self._g, shown)])
         if name == "add":
             return self._summed(k, [self._g])
         other = self._operands[1 - k]
         if isinstance(other, Tensor):
             return self._summed(k, [self._g, self._streams.source(other, self._symbols[1 - k])])
-        return self._summed(k, [Whole(self._g.values * other, self._symbols[-1])])
+        return self._summed(k, [Computed(lambda g: g * other, self._g)])
 
     def _summed(self, k: int, sources: Sequence[Source]) -> Tensor:
         """The product of the sources, summed to the operand's shape."""
@@ -131,12 +130,17 @@ class _Entries:
         return made
 
 
+def _where_positive(g: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    return torch.where(output > 0, g, torch.zeros((), dtype=g.dtype))
+
+
 def _accumulator(operand: Tensor, sources: Sequence[Source]) -> torch.dtype:
     """The dtype in which a gradient is added up: Float32 at least."""
     wide = operand.dtype().torch_dtype
     for source in sources:
-        if isinstance(source, Whole):
-            wide = torch.promote_types(wide, source.values.dtype) if source.values.dtype.itemsize > 1 else wide
+        if not isinstance(source, Tiled):
+            own = source.values.dtype if isinstance(source, Whole) else source.dtype
+            wide = torch.promote_types(wide, own) if own.itemsize > 1 else wide
     return wide if wide.itemsize >= 4 else torch.float32
 
 
