@@ -458,7 +458,7 @@ class ResidencyMachine(RuleBasedStateMachine):
             for coordinate, view in views.items():
                 assert torch.equal(_flatten(view), _flatten_block(self.block(coordinate), view))
                 self.arrive(coordinate)
-            if keep and len(self.borrows) < 2:
+            if keep and len(self.borrows) < 2 and not self.asks:  # what a policy keeps meanwhile is pinned too
                 self.borrows.append((stack.pop_all(), wanted))
 
     @rule()
