@@ -641,4 +641,4 @@ def _flatten_block(block: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
 TestResidencyMachine = ResidencyMachine.TestCase
 TestResidencyMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestInlineResidencyMachine = InlineResidencyMachine.TestCase
-TestInlineResidencyMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestInlineResidencyMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
