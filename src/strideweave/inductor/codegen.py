@@ -9,8 +9,8 @@ from typing import Any, Final
 import sympy
 import torch
 
-from strideweave.inductor.coarse_tile import IDENTITIES, CoarseTileInfo, Storage, loop_info_of, tile_size
 from strideweave.inductor.coordinates import device_coordinates
+from strideweave.inductor.loop_plans import IDENTITIES, CoarseTileInfo, Storage, loop_info_of, tile_size
 from strideweave.inductor.ops import Op, Touch, layout_of, op_of, owner_of
 from strideweave.inductor.recording import NARROW
 from strideweave.inductor.work_division import divide, splits_by_coefficient
@@ -223,7 +223,7 @@ class Emitter:
     ) -> dict[sympy.Symbol, tuple[sympy.Expr, int]]:
         space = {}
         for symbol, extent in ranges.items():
-            tile = extent if info is None else extent // info.count_of(symbol, below=below)
+            tile = extent if info is None else info.tile_of(symbol, extent, below=below)
             space[symbol] = (sympy.Integer(tile), 1)
         return space
 

@@ -87,6 +87,8 @@ class DimHint:
     is_reduction: bool
     hint_id: int
     """Hints of one block share it; the outer block's is smaller."""
+    tile_extent: int | None = None
+    """The range of a tile where the last one is shorter; None where the count divides the range."""
 
 
 def propagate_named_dims(graph: Any) -> None:

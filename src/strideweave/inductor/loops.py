@@ -10,8 +10,8 @@ import sympy
 from torch._inductor.custom_graph_pass import CustomSchedulerPass
 from torch._inductor.scheduler import FusedSchedulerNode, Scheduler
 
-from strideweave.inductor.coarse_tile import loop_info_of
 from strideweave.inductor.fx_passes import sources
+from strideweave.inductor.loop_plans import loop_info_of
 
 
 class CountedLoopSchedulerNode(FusedSchedulerNode):

@@ -8,8 +8,8 @@ from typing import Any
 
 import sympy
 
-from strideweave.inductor.coarse_tile import loop_info_of
 from strideweave.inductor.ir import FixedTiledLayout
+from strideweave.inductor.loop_plans import loop_info_of
 from strideweave.inductor.ops import computed_ops
 from strideweave.spyre.specs import LoopSpec, OpSpec, Program, Spec, TensorArg
 
