@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,8 @@ from strideweave.spyre.expressions import evaluate
 _MOST_POINTS: Final = 2**20
 """Parts that mix symbols are enumerated up to so many points."""
 _LONGEST_PERIOD: Final = 2**22
+_MOST_TILES: Final = 4096
+"""Tiles that begin at different places of a period are looked at one by one, up to so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def access_window(
     bounds = {**ranges, **(indirect or {})}
     begins = {symbol: (starts or {}).get(symbol, 0) for symbol in bounds}
     low = high = 0
-    for terms in _parts(tuple(coordinates), tuple(device_size)):
+    for terms in address_parts(tuple(coordinates), tuple(device_size)):
         symbols = tuple(sorted(terms.free_symbols, key=str))
         found = _extremes(terms, symbols, tuple(begins[s] for s in symbols), tuple(int(bounds[s]) for s in symbols))
         if found is None:
@@ -71,7 +74,7 @@ def access_window(
 
 
 @lru_cache(maxsize=4096)
-def _parts(coordinates: tuple[sympy.Expr, ...], device_size: tuple[int, ...]) -> tuple[sympy.Expr, ...]:
+def address_parts(coordinates: tuple[sympy.Expr, ...], device_size: tuple[int, ...]) -> tuple[sympy.Expr, ...]:
     """The linear address in elements as a sum of parts without common symbols."""
     address, stride = sympy.S.Zero, 1
     for coordinate, extent in zip(reversed(coordinates), reversed(device_size), strict=True):
@@ -106,6 +109,12 @@ def _extremes(
         values = np.asarray(evaluate(part, grid))
         return int(values.min()), int(values.max())
     (symbol,), (begin,), (extent,) = symbols, begins, extents
+    step = 1 if part is symbol else None
+    if part.is_Mul and part.args[0].is_Integer and part.args[1:] == (symbol,):
+        step = int(part.args[0])
+    if step is not None:
+        ends = begin * step, (begin + extent - 1) * step
+        return min(ends), max(ends)
     length = min(extent, period(part, symbol))
     if extent <= 2 * length:
         points = np.arange(begin, begin + extent, dtype=np.int64)
@@ -162,25 +171,34 @@ def largest_tile_window(
     6
     """
     total = 1
-    for part in _parts(tuple(coordinates), tuple(device_size)):
-        symbols = tuple(sorted(part.free_symbols, key=str))
-        moved = [s for s in symbols if tiles.get(s, 1) > 1]
-        residues = 1
-        if len(symbols) == 1 and moved:
-            (symbol,) = symbols
-            p = period(part, symbol)
-            residues = min(tiles[symbol], p // math.gcd(ranges[symbol], p))
-        elif moved:
-            residues = min(math.prod(tiles[s] for s in moved), 64)
-        widest = 0
-        for k in range(residues):
-            begins = tuple(k * int(ranges[s]) if s in moved else 0 for s in symbols)
-            found = _extremes(part, symbols, begins, tuple(int(ranges[s]) for s in symbols))
-            if found is None:
-                return None
-            widest = max(widest, found[1] - found[0])
-        total += widest
+    for part in address_parts(tuple(coordinates), tuple(device_size)):
+        span = part_span(part, ranges, tiles)
+        if span is None:
+            return None
+        total += span
     return total * itemsize
+
+
+def part_span(part: sympy.Expr, ranges: Mapping[sympy.Symbol, int], tiles: Mapping[sympy.Symbol, int]) -> int | None:
+    """Between the least and the greatest value of a part of an address, in elements, in the tile where that is most."""
+    symbols = tuple(sorted(part.free_symbols, key=str))
+    extents = tuple(int(ranges[s]) for s in symbols)
+    starts = []
+    for symbol, extent in zip(symbols, extents, strict=True):
+        count = tiles.get(symbol, 1)
+        if count > 1:
+            repeats = period(part, symbol)
+            count = min(count, repeats // math.gcd(extent, repeats))
+        starts.append([k * extent for k in range(count)])
+    if math.prod(map(len, starts)) > _MOST_TILES:
+        return None
+    widest = 0
+    for begins in product(*starts):
+        found = _extremes(part, symbols, begins, extents)
+        if found is None:
+            return None
+        widest = max(widest, found[1] - found[0])
+    return widest
 
 
 def coordinate_span_elems(
