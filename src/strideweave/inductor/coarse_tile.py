@@ -12,6 +12,7 @@ from torch._inductor.virtualized import V
 from strideweave.inductor.hints import Group
 from strideweave.inductor.loop_plans import CoarseTileInfo, plan_loops, tile_size
 from strideweave.inductor.ops import Op
+from strideweave.inductor.spans.groups import span_overflow_groups
 
 
 def coarse_tile(graph: Any, groups: Sequence[Group]) -> None:
@@ -46,3 +47,6 @@ def _stamp(op: Op, info: CoarseTileInfo) -> None:
 
 def _divided(symbols: Sequence[sympy.Expr], extents: Sequence[Any], info: CoarseTileInfo) -> list[Any]:
     return [info.tile_of(symbol, extent) for symbol, extent in zip(symbols, extents, strict=True)]
+
+
+__all__ = ["CoarseTileInfo", "coarse_tile", "span_overflow_groups"]

@@ -83,6 +83,10 @@ class Emitter:
         whole = {s: int(extent) for s, (extent, _) in spec.iteration_space.items()}
         return {**whole, **self._whole.get(id(spec), {})}
 
+    def same_rows(self, made: OpSpec, of: OpSpec) -> None:
+        """An operation was made from another one of this program: it is a part of the same whole."""
+        self._whole[id(made)] = self.whole_ranges(of)
+
     def emit(self, op: Op) -> Emitted:
         """The specs of one operation."""
         info = loop_info_of(op.buffer)

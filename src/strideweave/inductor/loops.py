@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +11,8 @@ from torch._inductor.custom_graph_pass import CustomSchedulerPass
 from torch._inductor.scheduler import FusedSchedulerNode, Scheduler
 
 from strideweave.inductor.fx_passes import sources
-from strideweave.inductor.loop_plans import loop_info_of
+from strideweave.inductor.loop_plans import CoarseTileInfo, loop_info_of
+from strideweave.inductor.ops import op_of
 
 
 class CountedLoopSchedulerNode(FusedSchedulerNode):
@@ -23,6 +24,29 @@ class CountedLoopSchedulerNode(FusedSchedulerNode):
         """How many times they run."""
         self.level = level
         """How many loops are around this one."""
+
+    @property
+    def uneven(self) -> tuple[int, int] | None:
+        """The range of a tile, and of all of them, where the last one is shorter; None where all are alike."""
+        for buffer, info in self._infos():
+            tile, symbol = info.tile_extents[self.level], info.symbols[self.level]
+            if tile is not None and symbol is not None:
+                return tile, op_of(buffer).iteration.ranges[symbol]
+        return None
+
+    @property
+    def loops_outside(self) -> int:
+        """How many loops that run more than once are around this one."""
+        return next(info.loops(self.level) for _, info in self._infos())
+
+    def _infos(self) -> Iterator[tuple[Any, CoarseTileInfo]]:
+        for node in self.snodes:
+            if isinstance(node, CountedLoopSchedulerNode):
+                yield from node._infos()
+            else:
+                info = loop_info_of(node.node)
+                assert info is not None
+                yield node.node, info
 
 
 class LoopPass(CustomSchedulerPass):

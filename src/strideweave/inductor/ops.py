@@ -73,6 +73,7 @@ class Op:
         self.iteration = iteration_of(buffer.data)
         self.named_symbols: dict[sympy.Symbol, str] = {}
         self.work_div: dict[sympy.Symbol, int] = {}
+        self.span_analysis: Any = None
         iteration = self.iteration
         index = (iteration.output, iteration.reduction) if buffer.data.get_reduction_type() else (iteration.output,)
         with patch.object(ir.FlexibleLayout, "allow_indexing", True):
@@ -156,6 +157,13 @@ def owner_of(name: str) -> str:
     if isinstance(layout, ir.NonOwningLayout):
         return owner_of(layout.view.get_name())
     return name
+
+
+def notes_of(name: str) -> tuple[str, ...]:
+    """What the planner of tiles tried for the operation that computes a buffer, line by line."""
+    op = getattr(V.graph.try_get_buffer(name), "_spyre_op", None)
+    analysis = getattr(op, "span_analysis", None)
+    return () if analysis is None else tuple(analysis.lines())
 
 
 def is_on_card(operation: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strideweave.inductor.coarse_tile import coarse_tile
+from strideweave.inductor.coarse_tile import coarse_tile, span_overflow_groups
 from strideweave.inductor.hints import (
     assign_dim_hints,
     hints_to_coarse_tile_groups,
@@ -13,6 +13,7 @@ from strideweave.inductor.hints import (
 )
 from strideweave.inductor.propagate_layouts import propagate_spyre_tensor_layouts
 from strideweave.inductor.restickify import insert_restickify
+from strideweave.inductor.spans.groups import in_order
 
 
 def run(graph: Any) -> None:
@@ -22,4 +23,5 @@ def run(graph: Any) -> None:
     propagate_named_dims(graph)
     assign_dim_hints(graph)
     reorder_unhinted_interlopers(graph)
-    coarse_tile(graph, hints_to_coarse_tile_groups(graph))
+    groups = hints_to_coarse_tile_groups(graph)
+    coarse_tile(graph, in_order(graph, [*groups, *span_overflow_groups(graph)]))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 
 from strideweave.spyre.executor import Prepared, prepare
 from strideweave.spyre.kernels import untraced
@@ -39,7 +40,9 @@ class SpyreKernel:
         self._prepared: Prepared | None = None
 
     def run(self, *tensors: torch.Tensor) -> None:
-        """Run the program on these tensors, in the order of its arguments."""
+        """Run the program on these tensors, in the order of its arguments; on fake ones nothing is to be done."""
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return
         prepared = self._prepared
         if prepared is None:
             prepared = self._prepared = prepare(self.program)
@@ -74,7 +77,9 @@ def argument_size(tensor: torch.Tensor) -> tuple[int, ...]:
 def empty_tiled(
     size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, layout: SpyreTensorLayout
 ) -> torch.Tensor:
-    """A tensor of unspecified values whose device memory has this layout."""
+    """A tensor of unspecified values whose device memory has this layout; a fake one among fake ones."""
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        return torch.empty_strided(size, stride, dtype=dtype, device="spyre")
     return tensor_of(new_storage(_stored(size, stride, dtype, layout)), 0, size, stride, dtype)
 
 

@@ -15,8 +15,9 @@ from strideweave.inductor import passes
 from strideweave.inductor.codegen import Emitter
 from strideweave.inductor.ir import FixedTiledLayout
 from strideweave.inductor.loops import CountedLoopSchedulerNode
-from strideweave.inductor.ops import layout_of, op_of
+from strideweave.inductor.ops import layout_of, notes_of, op_of
 from strideweave.inductor.report import add_program, add_row, is_reporting
+from strideweave.inductor.tails import tail_of
 from strideweave.inductor.verify import verify_program, walk
 from strideweave.spyre.specs import LoopSpec, Program, Spec
 
@@ -66,8 +67,18 @@ class SpyreScheduling(BaseScheduling):
                 before.setdefault(level, []).extend(specs)
             for level, specs in own_after.items():
                 after.setdefault(level, []).extend(specs)
-        loop: list[Spec] = body if node.loop_count == 1 else [LoopSpec(node.loop_count, tuple(body))]
+        loop = body if node.loop_count == 1 else self._loop(node, tuple(body))
         return before, [*before.pop(node.level, ()), *loop, *after.pop(node.level, ())], after
+
+    def _loop(self, node: CountedLoopSchedulerNode, body: tuple[Spec, ...]) -> list[Spec]:
+        """A loop, and behind it its last tile where that is shorter."""
+        uneven = node.uneven
+        if uneven is None:
+            return [LoopSpec(node.loop_count, body)]
+        tile, extent = uneven
+        full = sympy.Integer(extent // tile)
+        rest = tail_of(body, node.loops_outside, int(full) * tile, extent - int(full) * tile, self._emitter.same_rows)
+        return [LoopSpec(full, body), *rest]
 
     def _argument(self, name: str) -> int:
         """Which argument of the program a buffer is."""
@@ -95,7 +106,14 @@ class SpyreScheduling(BaseScheduling):
             if is_reporting():
                 add_program(repr(program))
                 for spec, loops in walk(program.specs):
-                    add_row(name, spec.args[-1].name, spec, loops, self._emitter.whole_ranges(spec))
+                    add_row(
+                        name,
+                        spec.args[-1].name,
+                        spec,
+                        loops,
+                        self._emitter.whole_ranges(spec),
+                        notes_of(spec.args[-1].name),
+                    )
             arguments = ", ".join(self._argument_text(k, program) for k in range(len(self._arguments)))
             wrapper.header.writeline(f"{name} = SpyreKernel({program!r}, [{arguments}])")
             wrapper.writeline(f"{name}.run({', '.join(self._arguments)})")  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ underscore are those by which seed 002 speaks of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import sympy
@@ -34,7 +35,7 @@ from strideweave.inductor.spans.search import (
     remaining_span_candidates_after_tile as _remaining_span_candidates_after_tile,
 )
 from strideweave.inductor.spans.search import search_by_bounds as _search_min_cost_tile_plan
-from strideweave.inductor.spans.splits import Choice, cut_sticks, uneven_choices
+from strideweave.inductor.spans.splits import _MAX_AUTO_TILE_SPLIT_COUNT, Choice, cut_sticks, uneven_choices
 from strideweave.inductor.spans.splits import input_stick_alignment_error as _input_stick_alignment_error
 from strideweave.inductor.spans.splits import post_tile_stick_alignment_error as _post_tile_stick_alignment_error
 from strideweave.inductor.spans.splits import split_candidates as _split_candidates_for_host_dim
@@ -126,14 +127,18 @@ def _by_windows(
     dims = _candidate_host_dims(candidates)
     require_few_dims(op, dims)
     exact, reductions = _dims(op, candidates, dims, analysis)
-    kinds: list[tuple[str, list[Dim]]] = [("", exact)]
+    few = [_at_most(dim, _MAX_AUTO_TILE_SPLIT_COUNT) for dim in exact]
+    kinds: list[tuple[str, list[Dim]]] = [("", few)]
     if reductions:
-        kinds.append(("parts of the reduction", exact + reductions))
+        parts = [_at_most(dim, _MAX_AUTO_TILE_SPLIT_COUNT) for dim in reductions]
+        kinds.append(("parts of the reduction", few + parts))
     if config.span_uneven_tiles:
-        uneven = [_with_uneven(op, dim, over) for dim in exact]
-        kinds.append(("the last tile is shorter", uneven))
+        exact = [_with_uneven(op, dim, over) for dim in exact]
+        reductions = [_with_uneven(op, dim, over) for dim in reductions]
+    if not config.span_split_cap:
+        kinds.append(("many tiles, or the last one shorter", exact))
         if reductions:
-            kinds.append(("parts, the last one shorter", uneven + [_with_uneven(op, dim, over) for dim in reductions]))
+            kinds.append(("many parts, or the last one shorter", exact + reductions))
     for note, allowed in kinds:
         if config.span_count_cores:
             levels = search_with_cores(op, allowed, cores)
@@ -182,11 +187,15 @@ def _dims(
     return exact, reductions
 
 
+def _at_most(dim: Dim, count: int) -> Dim:
+    """The same dim with so many tiles at most."""
+    return replace(dim, choices=tuple(choice for choice in dim.choices if choice.count <= count))
+
+
 def _with_uneven(op: Any, dim: Dim, over: Sequence[Operand]) -> Dim:
     """The same dim with ways to cut it that leave a shorter last tile."""
     required = max(-(-untiled_window(op, o) // config.max_span_bytes) for o in over)
-    choices = (*dim.choices, *uneven_choices(op, dim.symbol, required))
-    return Dim(dim.symbol, dim.place, dim.is_reduction, dim.is_candidate, choices)
+    return replace(dim, choices=(*dim.choices, *uneven_choices(op, dim.symbol, required)))
 
 
 def _tiled_window(op: Any, operand: Operand, levels: Sequence[SpanOverflowTileLevel]) -> int:

@@ -48,8 +48,8 @@ def divide(spec: OpSpec, *, cores: int | None = None, hint: Mapping[sympy.Symbol
 # -- step 1 ----------------------------------------------------------------------------------------------------------
 
 
-def span_reduction(spec: OpSpec, cores: int) -> Splits:
-    """The fewest cores with which the windows into all operands fit, as far as that can be found."""
+def span_reduction(spec: OpSpec, cores: int, *, is_trial: bool = False) -> Splits:
+    """The fewest cores with which the windows into all operands fit, as far as that can be found; a trial is quiet."""
     splits: Splits = dict.fromkeys(spec.iteration_space, 1)
     for arg in spec.args:
         if per_core_span(spec, arg, splits) <= config.max_span_bytes:
@@ -62,7 +62,8 @@ def span_reduction(spec: OpSpec, cores: int) -> Splits:
             if per_core_span(spec, arg, splits) <= config.max_span_bytes:
                 break
             if any(_part(spec, s, splits[s]) > 1 for s in symbols):
-                _log.warning("cannot satisfy the span limit for %s of %s by cores", arg.name, spec.op)
+                if not is_trial:
+                    _log.warning("cannot satisfy the span limit for %s of %s by cores", arg.name, spec.op)
                 break
     reductions = [s for s in reduction_symbols(spec) if splits[s] > 1]
     if len(reductions) > 1:

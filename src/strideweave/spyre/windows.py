@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ import sympy
 
 from strideweave.spyre.expressions import evaluate
 
+_name = attrgetter("name")
 _MOST_POINTS: Final = 2**20
 """Parts that mix symbols are enumerated up to so many points."""
 _LONGEST_PERIOD: Final = 2**22
@@ -65,7 +67,7 @@ def access_window(
     begins = {symbol: (starts or {}).get(symbol, 0) for symbol in bounds}
     low = high = 0
     for terms in address_parts(tuple(coordinates), tuple(device_size)):
-        symbols = tuple(sorted(terms.free_symbols, key=str))
+        symbols = tuple(sorted(terms.free_symbols, key=_name))
         found = _extremes(terms, symbols, tuple(begins[s] for s in symbols), tuple(int(bounds[s]) for s in symbols))
         if found is None:
             return None
@@ -181,7 +183,7 @@ def largest_tile_window(
 
 def part_span(part: sympy.Expr, ranges: Mapping[sympy.Symbol, int], tiles: Mapping[sympy.Symbol, int]) -> int | None:
     """Between the least and the greatest value of a part of an address, in elements, in the tile where that is most."""
-    symbols = tuple(sorted(part.free_symbols, key=str))
+    symbols = tuple(sorted(part.free_symbols, key=_name))
     extents = tuple(int(ranges[s]) for s in symbols)
     starts = []
     for symbol, extent in zip(symbols, extents, strict=True):
@@ -216,7 +218,7 @@ def coordinate_span_elems(
     4095
     """
     total = 0
-    for symbol in sorted(coordinate.free_symbols, key=str):
+    for symbol in sorted(coordinate.free_symbols, key=_name):
         if symbol not in ranges:
             return None
         extent, split = int(ranges[symbol]), int(splits.get(symbol, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import sympy
@@ -15,6 +16,7 @@ from strideweave.spyre import config
 from strideweave.spyre.tensor_layout import SpyreTensorLayout
 from strideweave.spyre.windows import coordinate_span_elems
 
+_name = attrgetter("name")
 Splits = Mapping[int, int]
 """How many tiles, by output dim."""
 
@@ -127,7 +129,7 @@ def required_split_count(candidates: list[SpanOverflowCandidate], host_dim: int)
 
 
 def _symbols(coordinate: sympy.Expr) -> list[sympy.Symbol]:
-    return sorted(coordinate.free_symbols, key=str)
+    return sorted(coordinate.free_symbols, key=_name)
 
 
 def _info(

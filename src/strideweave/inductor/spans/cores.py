@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import islice, product
 from typing import Any, Final
@@ -21,10 +20,13 @@ _MOST_COMBOS: Final = 512
 
 
 def fits_by_cores(op: Any, levels: Sequence[SpanOverflowTileLevel], cores: int) -> bool:
-    """Whether work division brings every window of a tile to the limit, over so many cores."""
-    spec = _spec_of(op, levels)
+    """Whether work division brings every window of a tile, and of a shorter last one, to the limit."""
+    return all(_fits(spec, cores) for spec in _specs_of(op, levels))
+
+
+def _fits(spec: OpSpec, cores: int) -> bool:
     try:
-        splits = span_reduction(spec, cores)
+        splits = span_reduction(spec, cores, is_trial=True)
     except Unsupported:
         return False
     return all(per_core_span(spec, arg, splits) <= config.max_span_bytes for arg in spec.args)
@@ -43,14 +45,17 @@ def search_with_cores(op: Any, dims: Sequence[Dim], cores: int) -> tuple[SpanOve
     return None
 
 
-def _spec_of(op: Any, levels: Sequence[SpanOverflowTileLevel]) -> OpSpec:
-    """One tile of the operation as work division sees it."""
+def _specs_of(op: Any, levels: Sequence[SpanOverflowTileLevel]) -> list[OpSpec]:
+    """The tiles of the operation, as far as they differ in size, as work division sees them."""
     analysed = as_op(op)
     iteration = analysed.iteration
-    ranges: dict[Any, int] = dict(iteration.ranges)
+    sizes: list[dict[Any, int]] = [dict(iteration.ranges)]
     for level in levels:
         symbol = (iteration.reduction if level.is_reduction else iteration.output)[level.selected_host_dim]
-        ranges[symbol] = level.tile_extent or math.ceil(ranges[symbol] / level.split_count)
+        extent, tile = iteration.ranges[symbol], level.tile_extent
+        full = [{**ranges, symbol: tile or extent // level.split_count} for ranges in sizes]
+        rest = [] if tile is None else [{**ranges, symbol: extent - (level.split_count - 1) * tile} for ranges in sizes]
+        sizes = full + rest
     args = tuple(
         TensorArg(
             is_input=o.is_input,
@@ -65,5 +70,6 @@ def _spec_of(op: Any, levels: Sequence[SpanOverflowTileLevel]) -> OpSpec:
         for o in operands_of(op)
     )
     details = {"reduction_symbols": iteration.reduction_symbols, "indirect": dict(analysed.recording.indirect)}
-    space = {symbol: (sympy.Integer(extent), 1) for symbol, extent in ranges.items()}
-    return OpSpec(analysed.reduction_type or "pointwise", analysed.is_reduction, space, args, details, ())
+    name = analysed.reduction_type or "pointwise"
+    spaces = [{symbol: (sympy.Integer(extent), 1) for symbol, extent in ranges.items()} for ranges in sizes]
+    return [OpSpec(name, analysed.is_reduction, space, args, details, ()) for space in spaces]

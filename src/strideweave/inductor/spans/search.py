@@ -156,7 +156,9 @@ class WindowTable:
     def __init__(self, op: Any, operands: Sequence[Operand], dims: Sequence[Dim]) -> None:
         self._ranges = {**as_op(op).iteration.ranges, **indirect_bounds(op)}
         self._dims = dims
-        self._parts = [(o.itemsize, address_parts(o.coordinates, o.device_layout.device_size)) for o in operands]
+        self._parts = dict.fromkeys(
+            (o.itemsize, address_parts(o.coordinates, o.device_layout.device_size)) for o in operands
+        )
         self._known: dict[tuple[Any, ...], int | None] = {}
 
     def helps(self, dim: Dim) -> bool:
@@ -184,7 +186,7 @@ class WindowTable:
         return np.array(values, dtype=np.int64).reshape(shape)
 
     def _span(self, part: sympy.Expr, cuts: dict[sympy.Symbol, Choice]) -> int:
-        key = (part, *sorted((str(s), c.count, c.tile_extent) for s, c in cuts.items()))
+        key = (part, *cuts.items())
         if key not in self._known:
             ranges = dict(self._ranges)
             for symbol, choice in cuts.items():

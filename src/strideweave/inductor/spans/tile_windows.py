@@ -25,7 +25,11 @@ def indirect_bounds(op: Any) -> dict[sympy.Symbol, int]:
 
 def untiled_window(op: Any, operand: Operand) -> int:
     """The bytes of the window of an operand over the whole iteration; all of its memory where that is not known."""
-    return window_over(op, operand, as_op(op).iteration.ranges, {})
+    known: dict[Any, int] = as_op(op).__dict__.setdefault("_untiled_windows", {})
+    key = (operand.coordinates, operand.device_layout.device_size, operand.itemsize)
+    if key not in known:
+        known[key] = window_over(op, operand, as_op(op).iteration.ranges, {})
+    return known[key]
 
 
 def window_over(
