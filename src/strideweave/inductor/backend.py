@@ -39,6 +39,7 @@ CONFIG: Final[dict[str, Any]] = {
     "benchmark_harness": False,
     "alignment_asserts": False,
     "loop_ordering_after_fusion": False,
+    "loop_index_inversion_in_fusion": False,
     "joint_graph_constant_folding": False,
     "mtia.disable_welford_reduction": True,
     "max_pointwise_cat_inputs": 0,

@@ -217,12 +217,28 @@ def _assign_loops(
             touch_owner in made and not _is_aligned(made[touch_owner], op, touch, infos, level)
             for touch in op.reads
             if (touch_owner := owner_of(touch.name))
-        ):
+        ) or _overwrites(op, run, infos, level):
             close()
         run.append(op)
     if run:
         close()
     return number
+
+
+def _overwrites(op: Op, run: Sequence[Op], infos: dict[str, CoarseTileInfo], level: int) -> bool:
+    """Whether an operation writes into memory of which earlier ones of the loop read other parts in the same turn."""
+    into = owner_of(op.name)
+    if into == op.name:
+        return False
+    for earlier in run:
+        is_alike = (
+            earlier.iteration.ranges == op.iteration.ranges
+            and infos[earlier.name].symbols[level] == infos[op.name].symbols[level]
+        )
+        for touch in earlier.reads:
+            if owner_of(touch.name) == into and not (is_alike and touch.access.index == op.write.access.index):
+                return True
+    return False
 
 
 def _is_aligned(producer: Op, reader: Op, touch: Touch, infos: dict[str, CoarseTileInfo], level: int) -> bool:

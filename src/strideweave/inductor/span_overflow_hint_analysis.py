@@ -45,7 +45,7 @@ from strideweave.inductor.spans.symbols import bmm_output_symbol_to_dim as _bmm_
 from strideweave.inductor.spans.symbols import has_indirect_reads as _has_indirect_reads
 from strideweave.inductor.spans.symbols import is_batch_matmul_reduction as _is_batch_matmul_reduction
 from strideweave.inductor.spans.symbols import output_symbol_to_dim as _output_symbol_to_dim
-from strideweave.inductor.spans.tile_windows import untiled_window, window_over
+from strideweave.inductor.spans.tile_windows import scratch_nbytes, untiled_window, window_over
 from strideweave.spyre import config
 from strideweave.spyre.windows import coordinate_span_elems
 
@@ -76,7 +76,7 @@ def plan_span_overflow_tile(op: Any, max_cores: int | None = None) -> SpanOverfl
 def analyse(op: Any, max_cores: int | None = None) -> SpanAnalysis:
     """The same with all that was looked at. Errors: Unsupported, as `plan_span_overflow_tile` says."""
     cores = config.sencores if max_cores is None else max_cores
-    why = ineligible(op)
+    why = ineligible(op, may_write_into_others=config.span_rule != "seed")
     if why is not None:
         return SpanAnalysis(op.get_name(), note=why)
     analysis = SpanAnalysis(op.get_name())
@@ -143,7 +143,7 @@ def _by_windows(
         if config.span_count_cores:
             levels = search_with_cores(op, allowed, cores)
         else:
-            levels = search_by_windows(WindowTable(op, over, allowed), allowed)
+            levels = search_by_windows(WindowTable(op, over, allowed), allowed, lambda found: _totals_fit(op, found))
         if levels is not None:
             analysis.note = note
             return levels
@@ -185,6 +185,16 @@ def _dims(
                 choices = tuple(Choice(c) for c in legal if c > 1)
                 reductions.append(Dim(symbol, k, True, False, choices))
     return exact, reductions
+
+
+def _totals_fit(op: Any, levels: Sequence[SpanOverflowTileLevel]) -> bool:
+    """Whether what parts of a reduction are added up in fits, too."""
+    if not any(level.is_reduction for level in levels):
+        return True
+    written = operands_of(op)[-1]
+    ranges, _ = tile_ranges(op, levels)
+    size = [ranges.get(c, n) for c, n in zip(written.touch.host_coordinates, written.layout.size, strict=True)]
+    return scratch_nbytes(written, [int(n) for n in size], widened=True) <= config.max_span_bytes
 
 
 def _at_most(dim: Dim, count: int) -> Dim:

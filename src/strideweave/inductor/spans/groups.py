@@ -89,7 +89,7 @@ class _Adapter:
         ops = {op.name: op for op in computed_ops(self._graph)}
         for operation in list(self._graph.operations):
             op = ops.get(operation.get_name())
-            if op is None or ineligible(op.buffer) is not None:
+            if op is None or ineligible(op.buffer, may_write_into_others=config.span_rule != "seed") is not None:
                 self._close()
             elif dim_hints_of(op.buffer):
                 self._close()
@@ -277,6 +277,9 @@ def _merged(
     """Levels that a run and an operation might share: the run's, with larger counts, the operation's own inside."""
     wanted = {level.symbols[op.name]: level for level in own}
     plain = _with_symbols(levels, op, mapped)
+    outputs = [None if s in op.iteration.reduction_symbols else s for s in mapped]
+    if outputs != mapped:  # rather combine all of it behind the loop that makes it
+        yield _with_symbols(levels, op, outputs)
     larger = [
         replace(level, count=wanted[s].count, tile_extent=wanted[s].tile_extent)
         if s in wanted and wanted[s].count > level.count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice, product
 from typing import Any, Final
@@ -200,40 +200,58 @@ _UNKNOWN: Final = 2**60
 """A part whose span cannot be determined does not fit anywhere."""
 
 
-def search_by_windows(table: WindowTable, dims: Sequence[Dim]) -> tuple[SpanOverflowTileLevel, ...] | None:
+Levels = tuple[SpanOverflowTileLevel, ...]
+
+
+def search_by_windows(table: WindowTable, dims: Sequence[Dim], accept: Callable[[Levels], bool]) -> Levels | None:
     """The cheapest way to cut some of the dims with which all windows of the table fit; None where there is none.
 
-    Outermost is the first output dim; reduction dims are inside.
+    `accept` has the last word on each. Outermost is the first output dim; reduction dims are inside.
     """
     useful = [k for k, dim in enumerate(dims) if dim.choices and table.helps(dim)]
-    best: tuple[Any, tuple[SpanOverflowTileLevel, ...]] | None = None
+    best: tuple[Any, Levels] | None = None
     for size in range(1, _MAX_TILE_DIMS + 1):
         for subset in combinations(useful, size):
-            if best is not None and 2**size > best[0][0]:
-                continue
-            found = _cheapest(table, dims, subset)
-            if found is not None and (best is None or found[0] < best[0]):
-                best = found
+            if best is None or 2**size <= best[0][0]:
+                best = _cheapest(table, dims, subset, accept, best)
     return None if best is None else best[1]
 
 
 def _cheapest(
-    table: WindowTable, dims: Sequence[Dim], subset: tuple[int, ...]
-) -> tuple[Any, tuple[SpanOverflowTileLevel, ...]] | None:
+    table: WindowTable,
+    dims: Sequence[Dim],
+    subset: tuple[int, ...],
+    accept: Callable[[Levels], bool],
+    best: tuple[Any, Levels] | None,
+) -> tuple[Any, Levels] | None:
+    """The cheapest of one subset of dims, if it is cheaper than `best`."""
     good = np.argwhere(table.fits(subset, config.max_span_bytes))
-    if not len(good):
-        return None
-    counts = [np.array([choice.count for choice in dims[k].choices]) for k in subset]
     totals = np.ones(len(good), dtype=np.int64)
-    for axis, values in enumerate(counts):
-        totals *= values[good[:, axis]]
-    found = []
-    for row in good[totals == totals.min()]:
-        chosen = [dims[k].choices[int(i)] for k, i in zip(subset, row, strict=True)]
-        by_dim = {k: choice.count for k, choice in zip(subset, chosen, strict=True)}
-        total, tiled, largest, _ = combo_cost(list(by_dim.values()))
-        extra = sum(not dims[k].is_candidate for k in subset)
-        cost = (total, tiled, largest, extra, tuple(by_dim.get(k, 1) for k in range(len(dims))))
-        levels = [dims[k].level(choice) for k, choice in zip(subset, chosen, strict=True)]
-        found.append((cost, tuple(sorted(levels, key=lambda level: (level.is_reduction, level.selected_host_dim)))))
-    return min(found, key=lambda pair: pair[0])
+    for axis, k in enumerate(subset):
+        totals *= np.array([choice.count for choice in dims[k].choices])[good[:, axis]]
+    for total in np.unique(totals):
+        if best is not None and total > best[0][0]:
+            break
+        found: list[tuple[Any, Levels]] = []
+        for row in good[totals == total]:
+            chosen = {k: dims[k].choices[int(i)] for k, i in zip(subset, row, strict=True)}
+            loops = sorted((dims[k].level(choice) for k, choice in chosen.items()), key=_outermost_first)
+            found.append((_cost(dims, chosen), tuple(loops)))
+        for cost, levels in sorted(found, key=lambda pair: pair[0]):
+            if best is not None and cost >= best[0]:
+                break
+            if accept(levels):
+                return cost, levels
+    return best
+
+
+def _cost(dims: Sequence[Dim], chosen: Mapping[int, Choice]) -> tuple[Any, ...]:
+    """Tiles, dims, the largest count; then rather dims that overflow by themselves; then the counts in their order."""
+    total, tiled, largest, _ = combo_cost([choice.count for choice in chosen.values()])
+    others = sum(not dims[k].is_candidate for k in chosen)
+    counts = tuple(chosen[k].count if k in chosen else 1 for k in range(len(dims)))
+    return total, tiled, largest, others, counts
+
+
+def _outermost_first(level: SpanOverflowTileLevel) -> tuple[bool, int]:
+    return level.is_reduction, level.selected_host_dim

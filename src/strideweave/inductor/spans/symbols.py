@@ -12,7 +12,7 @@ from torch._inductor import ir
 
 from strideweave.inductor.coordinates import device_coordinates
 from strideweave.inductor.ir import FixedTiledLayout
-from strideweave.inductor.ops import Op, Touch, layout_of, op_of
+from strideweave.inductor.ops import Op, Touch, layout_of, op_of, owner_of
 from strideweave.spyre.tensor_layout import SpyreTensorLayout
 
 BATCH_MATMUL_OP: Final = "batchmatmul"
@@ -54,13 +54,25 @@ def as_op(op: Any) -> Op:
     return op if isinstance(op, Op) else op_of(op)
 
 
-def ineligible(buffer: Any) -> str | None:
-    """Why an operation is none of the analysis' business; None when it is."""
+def ineligible(buffer: Any, *, may_write_into_others: bool = False) -> str | None:
+    """Why an operation is none of the analysis' business; None when it is.
+
+    One that writes into the memory of another buffer, in place or as part of it, is only where that is allowed, and
+    where it reads nothing of that memory but the very elements that it writes.
+    """
     if not isinstance(buffer, ir.ComputedBuffer):
         return "it is no ComputedBuffer"
     if not isinstance(buffer.data, ir.Pointwise | ir.Reduction):
         return f"{type(buffer.data).__name__} is neither Pointwise nor Reduction"
     layout = buffer.get_layout()
+    if may_write_into_others and isinstance(layout, ir.MutationLayoutSHOULDREMOVE | ir.NonOwningLayout):
+        op = op_of(buffer)
+        if op.recording.store_mode != "set" or op.is_reduction:
+            return "it changes memory that others have written"
+        into = owner_of(op.name)
+        if any(owner_of(t.name) == into and t.access.index != op.write.access.index for t in op.reads):
+            return "it reads elsewhere in the memory that it writes"
+        layout = layout_of(op.name)
     if not isinstance(layout, FixedTiledLayout):
         return f"its layout is a {type(layout).__name__}, not a FixedTiledLayout"
     if not _is_static(layout):

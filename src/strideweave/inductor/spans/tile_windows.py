@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
+import torch
 from torch._inductor.virtualized import V
 
 from strideweave.inductor.coordinates import device_coordinates
@@ -15,6 +16,7 @@ from strideweave.inductor.ops import Op, op_of, owner_of
 from strideweave.inductor.recording import NARROW
 from strideweave.inductor.spans.symbols import Operand, as_op, operands_of
 from strideweave.spyre import config
+from strideweave.spyre.tensor_layout import SpyreTensorLayout
 from strideweave.spyre.windows import address_parts, part_span
 
 
@@ -95,9 +97,17 @@ def _window_of(
 def _scratch_nbytes(op: Op, info: CoarseTileInfo, written: Operand, below: int | None) -> int:
     """All of the scratch that one iteration needs for results; widened where parts are added up."""
     whole = written.layout.whole
-    layout = whole.tile(tile_size(op, info, whole, below=below), per_tile_fixed=True).device_layout
-    widened = 2 if info.first_reduction_level is not None and whole.dtype in NARROW else 1
-    return layout.nbytes * widened
+    size = tile_size(op, info, whole, below=below)
+    return scratch_nbytes(written, size, widened=info.first_reduction_level is not None)
+
+
+def scratch_nbytes(written: Operand, size: Sequence[int], *, widened: bool) -> int:
+    """The bytes of a tile of this host size of what is written; of narrow floats in Float32 where it is widened."""
+    layout = written.layout.whole.tile(size, per_tile_fixed=True)
+    if widened and layout.dtype in NARROW:
+        order = sorted(range(len(size)), key=lambda k: -int(layout.stride[k]))
+        return SpyreTensorLayout(size, [int(d) for d in layout.stride], torch.float32, order).nbytes
+    return layout.device_layout.nbytes
 
 
 def over_limit(windows: list[tuple[str, bool, int]]) -> list[tuple[str, bool, int]]:
