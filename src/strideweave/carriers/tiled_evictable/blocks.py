@@ -54,12 +54,15 @@ class Computed:
 
 
 class Tiled:
-    """An operand in tiles, looked at by a walk; or a result in tiles, which has none."""
+    """An operand in tiles, looked at by a walk; or a result in tiles, which has none. Its parts are on `device`."""
 
-    def __init__(self, geometry: Geometry, symbols: Symbols, walk: Walk | None = None) -> None:
+    def __init__(
+        self, geometry: Geometry, symbols: Symbols, walk: Walk | None = None, device: torch.device | None = None
+    ) -> None:
         self.geometry = geometry
         self.symbols = symbols
         self.walk = walk
+        self._device = device
         self._current: tuple[int, torch.Tensor] | None = None
 
     def tiles_in(self, region: Region) -> Iterator[tuple[int, Region]]:
@@ -81,7 +84,7 @@ class Tiled:
         """The values of a region within one tile: as `Whole.part`."""
         assert self.walk is not None
         if self._current is None or self._current[0] != ordinal:
-            self._current = (ordinal, self.walk.view(ordinal))
+            self._current = (ordinal, self.walk.view(ordinal).to(self._device))
         return narrowed(self._current[1], self.symbols, region, self.geometry.origin_of(ordinal))
 
 

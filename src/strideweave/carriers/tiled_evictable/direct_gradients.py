@@ -14,9 +14,9 @@ from strideweave.carriers.tiled_evictable.direct import (
     Streams,
     carriers_of,
     dense_copy,
-    every_tile,
     extents_of,
     is_tiled,
+    plans_for,
     streaming,
     symbols_of,
 )
@@ -45,8 +45,9 @@ def gradient(context: VJPContext, *cotangents: Tensor | None) -> Sequence[Tensor
     # Which raises when a value that the gradient needs is not as it was.
     read = [context.operand(k) for k in _read(context)]
     carriers = carriers_of(read)
-    plans = [carrier._plan(every_tile(carrier), "backward") for carrier in carriers]
-    with streaming(carriers, plans, invocation.name, "backward") as streams:
+    label = f"backward of {invocation.name}"
+    plans = plans_for(carriers, label, "backward")
+    with streaming(carriers, plans, label) as streams:
         symbols = symbols_of(invocation)
         if symbols is None:
             return _on_dense(context, g, streams)
@@ -100,13 +101,13 @@ class _Entries:
             made, writer = gradient_like(operand)
             geometry = _carrier(operand)._geometry
             for ordinal, region in Tiled(geometry, own).tiles_in(self._extents):
-                total = torch.zeros(geometry.extents_of(ordinal), dtype=wide)
+                total = torch.zeros(geometry.extents_of(ordinal), dtype=wide, device=self._g.values.device)
                 contract(total, own, geometry.origin_of(ordinal), region, sources)
-                writer.put(geometry.coordinate(ordinal), total, operand.layout, operand.offset)
+                writer.put(geometry.coordinate(ordinal), total.cpu(), operand.layout, operand.offset)
             return made
         result = Result(operand.carrier, operand.dtype(), dense_like(operand.shape, [operand.layout]))
         same = result.modes.dtype == wide
-        total = result.modes.zero_() if same else torch.zeros(result.modes.shape, dtype=wide)
+        total = result.modes.zero_() if same else torch.zeros_like(result.modes, dtype=wide)
         contract(total, own, [0] * len(own), self._extents, sources)
         if not same:
             result.modes.copy_(total)
@@ -126,7 +127,7 @@ class _Entries:
         geometry = _carrier(operand)._geometry
         for ordinal in range(geometry.tiles):
             part = region_of(values, geometry.origin_of(ordinal), geometry.extents_of(ordinal))
-            writer.put(geometry.coordinate(ordinal), part, operand.layout, operand.offset)
+            writer.put(geometry.coordinate(ordinal), part.cpu(), operand.layout, operand.offset)
         return made
 
 
@@ -171,6 +172,6 @@ def _on_dense(context: VJPContext, g: Tensor, streams: Streams) -> list[Tensor |
         geometry = _carrier(operand)._geometry
         for ordinal in range(geometry.tiles):
             part = region_of(values, geometry.origin_of(ordinal), geometry.extents_of(ordinal))
-            writer.put(geometry.coordinate(ordinal), part, operand.layout, operand.offset)
+            writer.put(geometry.coordinate(ordinal), part.cpu(), operand.layout, operand.offset)
         entries.append(made)
     return entries
