@@ -223,3 +223,40 @@ def test_backward_finds_a_conflict_of_any_operand_before_it_moves_a_tile_of_anot
     assert y.grad is None
     first.release()
     second.release()
+
+
+# -- gradients are those of the compute carrier -----------------------------------------------------------------------
+
+FLOATS = [dtype for dtype in DType.registered() if dtype.is_floating]
+HARD = torch.tensor([[0.0, -0.0, torch.nan, 1.5, -2.0, 0.5], [3.0, torch.nan, -1.0, 0.25, -0.5, 2.0]]).repeat(2, 1)
+RUNS_OF: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": sw.relu,
+    "mul by a scalar": lambda x: sw.mul(x, 2.5),
+    "mul of a scalar": lambda x: sw.mul(3, x),
+    "mul by a NaN": lambda x: sw.mul(x, torch.nan),
+    "add to a wider one": lambda x: sw.add(x, sw.from_torch(OTHER)),
+    "mul with a wider one": lambda x: sw.mul(sw.from_torch(OTHER), x),
+    "mul with itself": lambda x: sw.mul(x, x),
+    "matmul with a wider one": lambda x: sw.matmul(x, sw.from_torch(RIGHT)),
+}
+
+
+@pytest.mark.parametrize("run", RUNS_OF.values(), ids=RUNS_OF.keys())
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+def test_gradient_of_every_float_has_the_bits_of_the_compute_carriers(
+    dtype: StorageDType, run: Callable[[Tensor], Tensor]
+) -> None:
+    held = HARD.to(dtype.torch_dtype)
+    carrier, x = tiled_on(lambda n=0, dtype=DType.Float32: CPU(n, dtype=dtype), tiles=1, values=held)
+    whole = sw.from_torch(held.clone())
+    gradients = []
+    for leaf in (x.requires_grad_(), whole.requires_grad_()):
+        result = run(leaf)
+        shown = cotangent_of(result).to(result.dtype().torch_dtype)
+        result.backward(sw.from_torch(shown))
+        gradients.append(dense(leaf.grad))
+    mine, theirs = gradients
+    assert mine.dtype == theirs.dtype
+    assert torch.equal(mine.float().isnan(), theirs.float().isnan())
+    assert torch.equal(mine.double().nan_to_num(7.0), theirs.double().nan_to_num(7.0))
+    carrier.release()

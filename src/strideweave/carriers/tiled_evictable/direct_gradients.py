@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,13 +85,13 @@ class _Entries:
         if name == "relu":
             (output,) = self._context.outputs
             shown = Whole(in_mode_dims(values_of(output), output.layout), self._symbols[-1])
-            return self._summed(k, [Computed(_where_positive, self._g, shown)])
+            return self._summed(k, [Computed(_where_passed, self._g, shown)])
         if name == "add":
             return self._summed(k, [self._g])
         other = self._operands[1 - k]
         if isinstance(other, Tensor):
             return self._summed(k, [self._g, self._streams.source(other, self._symbols[1 - k])])
-        return self._summed(k, [Computed(lambda g: g * other, self._g)])
+        return self._summed(k, [Computed(partial(_scaled, by=other), self._g)])
 
     def _summed(self, k: int, sources: Sequence[Source]) -> Tensor:
         """The product of the sources, summed to the operand's shape."""
@@ -131,18 +132,28 @@ class _Entries:
         return made
 
 
-def _where_positive(g: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-    return torch.where(output > 0, g, torch.zeros((), dtype=g.dtype))
+def _where_passed(g: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Where `relu` gave 0 nothing passes; where it gave a NaN the cotangent does, as on the compute carrier."""
+    shown = output.float() if output.itemsize == 1 else output  # torch does not compare floats of 8 bits
+    return torch.where(shown <= 0, torch.zeros((), dtype=g.dtype, device=g.device), g)
+
+
+def _scaled(g: torch.Tensor, *, by: float) -> torch.Tensor:
+    return (g.float() * by).to(g.dtype) if g.itemsize == 1 else g * by
 
 
 def _accumulator(operand: Tensor, sources: Sequence[Source]) -> torch.dtype:
     """The dtype in which a gradient is added up: Float32 at least."""
-    wide = operand.dtype().torch_dtype
+    wide = _at_least_float32(operand.dtype().torch_dtype)
     for source in sources:
         if not isinstance(source, Tiled):
             own = source.values.dtype if isinstance(source, Whole) else source.dtype
-            wide = torch.promote_types(wide, own) if own.itemsize > 1 else wide
-    return wide if wide.itemsize >= 4 else torch.float32
+            wide = torch.promote_types(wide, _at_least_float32(own))
+    return wide
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.itemsize >= 4 else torch.float32
 
 
 def _carrier(tensor: Tensor) -> TiledEvictable:
