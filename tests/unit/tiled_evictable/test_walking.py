@@ -11,12 +11,13 @@ import torch
 import strideweave as sw
 from strideweave import CPU, Layout, Shape, Stride, Tensor, TiledEvictable, TileSet
 from strideweave.carriers.tiled_evictable.engine import Pin
-from strideweave.carriers.tiled_evictable.walking import SCRATCH_TILES, Walk
+from strideweave.carriers.tiled_evictable.walking import Walk
 from support.direct import SHEET, sheet
 from support.scripted_carrier import ScriptedCarrier
 from support.tiled import every_tile
 
 COUNT = 12
+SCRATCH_TILES = 3  # what is promised, whatever the code says
 
 
 def strip(budget_tiles: int) -> tuple[TiledEvictable, Tensor, ScriptedCarrier]:
