@@ -101,8 +101,9 @@ class _Entries:
         if is_tiled(operand):
             made, writer = gradient_like(operand)
             geometry = _carrier(operand)._geometry
+            room = torch.empty(geometry.tile_elems, dtype=wide, device=self._g.values.device)
             for ordinal, region in Tiled(geometry, own).tiles_in(self._extents):
-                total = torch.zeros(geometry.extents_of(ordinal), dtype=wide, device=self._g.values.device)
+                total = room[: geometry.elems_of(ordinal)].view(geometry.extents_of(ordinal)).zero_()
                 contract(total, own, geometry.origin_of(ordinal), region, sources)
                 writer.put(geometry.coordinate(ordinal), total.cpu(), operand.layout, operand.offset)
             return made
