@@ -6,6 +6,7 @@ import torch
 
 from strideweave.carriers.carrier import Carrier
 from strideweave.carriers.torch_storage import TorchStorage
+from strideweave.carriers.whole import read_all, write_all
 from strideweave.dtype import DType
 from strideweave.layout import Layout
 from strideweave.tensor.tensor import Tensor
@@ -24,7 +25,7 @@ def values_of(source: Tensor) -> torch.Tensor:
         return strided(carrier._flat(), source._layout, source._offset)
     carrier._require_live("read")
     span = torch.empty(source._layout.cosize, dtype=carrier.dtype().torch_dtype)
-    carrier._read_runs([(source._offset, span)])
+    read_all(carrier, source._offset, span)
     return strided(span, source._layout, 0)
 
 
@@ -40,7 +41,7 @@ def fresh_copy(source: Tensor, layout: Layout, like: Carrier | None = None) -> T
     else:
         span = torch.zeros(layout.cosize, dtype=source.dtype().torch_dtype)
         strided(span, layout, 0).copy_(values_of(source))
-        carrier._write_runs([(0, span)])
+        write_all(carrier, 0, span)
     return copied
 
 
@@ -49,7 +50,7 @@ def stored(values: torch.Tensor, layout: Layout, like: Carrier) -> Tensor:
     carrier = like.allocate_like(layout.cosize, dtype=DType.from_torch(values.dtype))
     span = torch.zeros(layout.cosize, dtype=values.dtype)
     strided(span, layout, 0).copy_(values)
-    carrier._write_runs([(0, span)])
+    write_all(carrier, 0, span)
     return Tensor._make(carrier, 0, layout)
 
 
@@ -64,7 +65,7 @@ def overwrite(target: Tensor, values: torch.Tensor) -> None:
         strided(carrier._flat(), target._layout, target._offset).copy_(values)
     else:
         span = torch.empty(target._layout.cosize, dtype=carrier.dtype().torch_dtype)
-        carrier._read_runs([(target._offset, span)])
+        read_all(carrier, target._offset, span)
         strided(span, target._layout, 0).copy_(values)
-        carrier._write_runs([(target._offset, span)])
+        write_all(carrier, target._offset, span)
     carrier._version += 1

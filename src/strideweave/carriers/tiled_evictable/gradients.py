@@ -16,6 +16,7 @@ from strideweave.carriers.tiled_evictable.reading import TileReader
 from strideweave.carriers.tiled_evictable.selection import TileSelection
 from strideweave.carriers.tiled_evictable.tiles_as_modes import in_mode_dims, region_of
 from strideweave.carriers.tiled_evictable.writing import gradient_like
+from strideweave.carriers.whole import write_all
 from strideweave.layout import Layout
 from strideweave.operation.alignment import dense_like
 from strideweave.operation.call import BoundOperationCall, ResolvedInvocation, ResultSpec, VJPContext
@@ -145,7 +146,7 @@ class _Gathered:
     def tensor(self) -> Tensor:
         """What it has become."""
         if self._is_staged:
-            self._carrier._write_runs([(0, self._flat)])
+            write_all(self._carrier, 0, self._flat)
         return Tensor._make(self._carrier, 0, self._layout)
 
 

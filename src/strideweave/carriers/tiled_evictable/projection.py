@@ -15,6 +15,7 @@ from strideweave.carriers.tiled_evictable import transitions
 from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.selection import Coordinate
 from strideweave.carriers.tiled_evictable.steps import Steps
+from strideweave.carriers.whole import allocate_all, read_all, write_all
 from strideweave.io import Priority
 from strideweave.layout import Layout, Shape, Stride
 from strideweave.tensor import Tensor
@@ -95,7 +96,7 @@ class Target:
         self._was_empty = destination.size() == 0
         try:
             if self._was_empty:
-                destination._allocate(layout.size)
+                allocate_all(destination, layout.size)
         except BaseException:
             destination._relinquish_ownership(self._owner)
             raise
@@ -124,15 +125,15 @@ class Target:
         if destination._is_in_memory():
             destination._flat()[: staged.numel()].copy_(staged)
         elif self._was_empty:
-            destination._write_runs([(0, staged)])
+            write_all(destination, 0, staged)
         else:
             before = torch.empty_like(staged)
-            destination._read_runs([(0, before)])
+            read_all(destination, 0, before)
             try:
-                destination._write_runs([(0, staged)])
+                write_all(destination, 0, staged)
             except BaseException as error:
                 try:
-                    destination._write_runs([(0, before)])
+                    write_all(destination, 0, before)
                 except BaseException as e:
                     error.add_note(f"writing back what the destination held failed too: {e!r}")
                 raise

@@ -12,6 +12,7 @@ from strideweave.carriers.file_backed import FileBacked
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.tile_format import StoreHeader
 from strideweave.carriers.tiled_evictable.tile_store import TileStore
+from strideweave.carriers.whole import allocate_all
 
 
 class SecondaryTier:
@@ -119,7 +120,7 @@ class SecondaryTier:
                 if self.holds_all:
                     self._store = self._carrier.allocate_like(self._geometry.extent, empty=True)
                 else:
-                    self._carrier._allocate(self._geometry.extent)
+                    allocate_all(self._carrier, self._geometry.extent)
                     self._store = self._carrier
             return self._store
 

@@ -59,24 +59,18 @@ class Walk:
         """
         engine, tile = self._engine, self._engine.tiles[ordinal]
         self._current = ordinal
-        if ordinal not in self._fetches:
-            self._start(tile, keeps=(ordinal,))
-        fetch = self._fetches.get(ordinal)
-        if fetch is not None:
-            self._wait_for(fetch)
-            if fetch.error is not None:
-                raise fetch.error
-            return self._views.of_packed(ordinal, fetch.packed)
-        with engine.guard:
-            began = time.perf_counter()
-            while tile.slot is None:
-                load = tile.load or self._loads.get(ordinal)
-                if load is None or load.error is not None:
-                    raise (load and load.error) or RuntimeError(f"a pinned tile of {engine.name} is gone")
-                engine.guard.wait()
-            engine.stall_s += time.perf_counter() - began
-            engine.order.use(ordinal)
-            slot = tile.slot
+        slot: int | None = None
+        while slot is None:
+            if ordinal not in self._fetches and not self._start(tile, keeps=(ordinal,)):
+                self._wait_for(next(f for f in self._fetches.values() if not f.is_over))  # then there is scratch
+                continue
+            fetch = self._fetches.get(ordinal)
+            if fetch is not None:
+                self._wait_for(fetch)
+                if fetch.error is not None:
+                    raise fetch.error
+                return self._views.of_packed(ordinal, fetch.packed)
+            slot = self._slot_of(tile)
         if engine.primary.packed(slot) is None:
             # Gathered, so that a sum runs over it in the order in which it would come from secondary.
             room = self._room()
@@ -85,6 +79,22 @@ class Walk:
             self._spare.append(room)
             return self._views.of_packed(ordinal, packed)
         return self._views.of_slot(ordinal, slot)
+
+    def _slot_of(self, tile: Tile) -> int | None:
+        """Where a tile is in primary, once it is; None when another request was to bring it, and has failed."""
+        engine = self._engine
+        with engine.guard:
+            began = time.perf_counter()
+            while tile.slot is None and tile.load is not None:
+                engine.guard.wait()
+            engine.stall_s += time.perf_counter() - began
+            if tile.slot is not None:
+                engine.order.use(tile.ordinal)
+                return tile.slot
+            own = self._loads.get(tile.ordinal)
+            if own is not None and own.error is not None:
+                raise own.error
+            return None
 
     def close(self) -> None:
         """Nothing is on its way any more."""
