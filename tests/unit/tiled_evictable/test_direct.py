@@ -185,6 +185,28 @@ def test_direct_operation_runs_the_kernels_of_a_defined_compute_carrier() -> Non
     carrier.release()
 
 
+def test_compute_carrier_that_takes_less_than_the_dense_copy_is_noticed() -> None:
+    plain, is_short = run_storage(), False
+
+    def write_runs(carrier: Any, runs: Sequence[Run]) -> int:
+        assert plain.write_runs is not None
+        return plain.write_runs(carrier, runs) - 4 * is_short
+
+    plan = sw.operation.find("relu").resolve_call(sw.from_torch(SHEET)).plan
+    cls = computing([kernel([plan], "theirs")], run_storage(write_runs=write_runs))
+    carrier, x = tiled_on(lambda n=0, dtype=DType.Float32: cls(n, dtype=dtype), tiles=None)
+    carrier.promote(every_tile(carrier))
+    before = situation(carrier)
+    is_short = True
+    with pytest.raises(OSError, match="cannot write 96 bytes"):
+        sw.relu(x)
+    is_short = False
+    after = situation(carrier)
+    assert (after.states, after.owned, after.statistics.pinned_tiles) == (before.states, before.owned, 0)
+    assert torch.equal(dense(sw.relu(x)), SHEET.relu())
+    carrier.release()
+
+
 def test_values_that_a_compute_carrier_shows_and_those_it_moves_give_the_same_bits() -> None:
     drawn = torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
     right = torch.randn(6, 3, generator=torch.Generator().manual_seed(4))

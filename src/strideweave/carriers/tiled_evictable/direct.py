@@ -20,6 +20,7 @@ from strideweave.carriers.tiled_evictable.selection import ResidencyPlan, TileSe
 from strideweave.carriers.tiled_evictable.tiles_as_modes import in_mode_dims, region_of
 from strideweave.carriers.tiled_evictable.walking import Walk
 from strideweave.carriers.torch_storage import TorchStorage
+from strideweave.carriers.whole import write_all
 from strideweave.layout import Layout
 from strideweave.operation.call import ProviderContractError, ResolvedInvocation
 from strideweave.tensor import Tensor, from_torch
@@ -239,7 +240,7 @@ class Result:
                 begin += len(extents)
             self._leaves.copy_(self.modes.reshape(sizes).permute(order))
         if self._is_staged:
-            self._carrier._write_runs([(0, self._flat)])
+            write_all(self._carrier, 0, self._flat)
         return Tensor._make(self._carrier, 0, self._layout)
 
 
