@@ -54,12 +54,15 @@ class Computed:
 
 
 class Tiled:
-    """An operand in tiles, looked at by a walk; or a result in tiles, which has none."""
+    """An operand in tiles, looked at by a walk; or a result in tiles, which has none. Its parts are on `device`."""
 
-    def __init__(self, geometry: Geometry, symbols: Symbols, walk: Walk | None = None) -> None:
+    def __init__(
+        self, geometry: Geometry, symbols: Symbols, walk: Walk | None = None, device: torch.device | None = None
+    ) -> None:
         self.geometry = geometry
         self.symbols = symbols
         self.walk = walk
+        self._device = device
         self._current: tuple[int, torch.Tensor] | None = None
 
     def tiles_in(self, region: Region) -> Iterator[tuple[int, Region]]:
@@ -81,7 +84,7 @@ class Tiled:
         """The values of a region within one tile: as `Whole.part`."""
         assert self.walk is not None
         if self._current is None or self._current[0] != ordinal:
-            self._current = (ordinal, self.walk.view(ordinal))
+            self._current = (ordinal, self.walk.view(ordinal).to(self._device))
         return narrowed(self._current[1], self.symbols, region, self.geometry.origin_of(ordinal))
 
 
@@ -134,7 +137,8 @@ def contract(
 ) -> None:
     """Add to `result`, which begins at `begin`, the product of the sources over a region, summed over other symbols.
 
-    Shapes: `result` has one dim per symbol, and none for None. Accumulates in the dtype of `result`.
+    Shapes: `result` has one dim per symbol, and none for None. Accumulates in the dtype of `result`, which is zero
+    before: where nothing is summed, the product is put there without a detour.
     """
     kept = [symbol for symbol in symbols if symbol is not None]
     dense = narrowed_dims(result, symbols)
@@ -161,8 +165,10 @@ def _add_product(
         only, own = values[0], [*symbols[0]]
         gone = [dim for dim, symbol in enumerate(own) if symbol not in kept]
         shown = [symbol for symbol in own if symbol in kept]
-        summed = only.sum(gone, dtype=target.dtype) if gone else only
-        target += summed.permute([shown.index(symbol) for symbol in kept]) if kept else summed
+        if not gone:
+            target.copy_(_ordered(only, own, kept))
+            return
+        target += _ordered(only.sum(gone, dtype=target.dtype), shown, kept)
         return
     (a, b), (left, right) = values, symbols
     if a.dim() == b.dim() == target.dim() == 2:
@@ -170,6 +176,19 @@ def _add_product(
         if len(inner) == 1 and inner[0] in right and kept[0] in left and kept[1] in right:
             target.addmm_(a if left[1] == inner[0] else a.T, b if right[0] == inner[0] else b.T)
             return
+    if set(left) | set(right) == set(kept):
+        torch.mul(_ordered(a, left, kept), _ordered(b, right, kept), out=target)
+        return
     letters = {symbol: chr(97 + k) for k, symbol in enumerate(dict.fromkeys((*kept, *left, *right)))}
     spelled = ["".join(letters[s] for s in part) for part in (left, right, kept)]
     target += torch.einsum(f"{spelled[0]},{spelled[1]}->{spelled[2]}", a, b)
+
+
+def _ordered(values: torch.Tensor, own: Sequence[int], kept: Sequence[int]) -> torch.Tensor:
+    """The dims of `values` in the order of `kept`, 1 where it has no such symbol; nothing is copied."""
+    index = [own.index(symbol) for symbol in kept if symbol in own]
+    values = values.permute(index)
+    for dim, symbol in enumerate(kept):
+        if symbol not in own:
+            values = values.unsqueeze(dim)
+    return values

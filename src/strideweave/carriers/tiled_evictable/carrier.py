@@ -602,6 +602,8 @@ class TiledEvictable(DependentCarrier):
         reason = super().unsupported_plan_reason(plan)
         if reason is None:
             return None
+        if plan.operation in DIRECT_NAMES and (theirs := self._primary.unsupported_plan_reason(plan)):
+            return f"its tiles are computed on {type(self._primary).__name__}, which does not: {theirs}"
         return (
             f"{reason}. Tiled operands run {', '.join(DIRECT_NAMES)}; project() the tiles that you need, or "
             "materialize() all, for every other operation"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from strideweave.carriers.carrier import Carrier
-from strideweave.carriers.extension import PreparedComposite, ProviderResult, Unsupported
+from strideweave.carriers.extension import PreparedComposite, ProviderResult
 from strideweave.carriers.extension.executors import CompositeExecutor
 from strideweave.carriers.tiled_evictable import transitions
 from strideweave.carriers.tiled_evictable.blocks import Region, Source, Symbols, Tiled, Whole, blocks, contract
@@ -19,10 +19,12 @@ from strideweave.carriers.tiled_evictable.policy import Purpose
 from strideweave.carriers.tiled_evictable.selection import ResidencyPlan, TileSet
 from strideweave.carriers.tiled_evictable.tiles_as_modes import in_mode_dims, region_of
 from strideweave.carriers.tiled_evictable.walking import Walk
+from strideweave.carriers.torch_storage import TorchStorage
+from strideweave.carriers.whole import write_all
 from strideweave.layout import Layout
 from strideweave.operation.call import ProviderContractError, ResolvedInvocation
 from strideweave.tensor import Tensor, from_torch
-from strideweave.tensor.copying import values_of
+from strideweave.tensor.copying import strided, values_of
 from strideweave.tensor.grad_mode import no_grad
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def carriers_of(operands: Sequence[Any]) -> list[TiledEvictable]:
     return list(found.values())
 
 
-def prepare(invocation: ResolvedInvocation) -> PreparedComposite | Unsupported:
+def prepare(invocation: ResolvedInvocation) -> PreparedComposite:
     """Check every operand, and ask the policies; nothing has moved yet.
 
     Errors: ValueError for a Tensor that is not tile-footprint compatible; RuntimeError for an invalid tile or a pending
@@ -68,8 +70,6 @@ def prepare(invocation: ResolvedInvocation) -> PreparedComposite | Unsupported:
     for operand in invocation.operands:
         if is_tiled(operand):
             operand.carrier._geometry.require_compatible(operand.offset, operand.layout)
-    if any(not carrier.primary._is_in_memory() for carrier in tiled):
-        return Unsupported(f"tiles of {tiled[0].primary!r} are not in memory, where they are computed: materialize()")
     plans = _asked.get()
     if plans is None:
         plans = ask_policies(invocation)
@@ -107,12 +107,17 @@ def ask_policies(invocation: ResolvedInvocation) -> list[ResidencyPlan]:
     for operand in invocation.operands:
         if is_tiled(operand):
             operand.carrier._geometry.require_compatible(operand.offset, operand.layout)
-    for carrier in tiled:
-        _require_ready(carrier, ResidencyPlan(), invocation.name)
-    plans = [carrier._plan(every_tile(carrier), "operation") for carrier in tiled]
-    for carrier, plan in zip(tiled, plans, strict=True):
-        carrier._require_live(f"run {invocation.name} on")
-        _require_ready(carrier, plan, invocation.name)
+    return plans_for(tiled, invocation.name, "operation")
+
+
+def plans_for(carriers: Sequence[TiledEvictable], label: str, purpose: Purpose) -> list[ResidencyPlan]:
+    """The plan of every carrier's policy for all of its tiles; what is in the way of any is raised first."""
+    for carrier in carriers:
+        _require_ready(carrier, ResidencyPlan(), label)
+    plans = [carrier._plan(every_tile(carrier), purpose) for carrier in carriers]
+    for carrier, plan in zip(carriers, plans, strict=True):
+        carrier._require_live(f"run {label} on")
+        _require_ready(carrier, plan, label)
     return plans
 
 
@@ -120,6 +125,12 @@ def _require_ready(carrier: TiledEvictable, plan: ResidencyPlan, name: str) -> N
     with carrier._engine.guard:
         carrier._require_admissible(carrier._engine.tiles, plan, f"run {name} on")
         carrier._pinned([], plan, f"run {name} on", name).close()
+
+
+def device_of(carrier: TiledEvictable) -> torch.device:
+    """Where blocks of tiles are computed."""
+    primary = carrier.primary
+    return primary._flat().device if isinstance(primary, TorchStorage) else torch.device("cpu")
 
 
 def every_tile(carrier: TiledEvictable) -> TileSet:
@@ -132,14 +143,12 @@ def every_tile(carrier: TiledEvictable) -> TileSet:
 
 
 @contextmanager
-def streaming(
-    carriers: Sequence[TiledEvictable], plans: Sequence[ResidencyPlan], name: str, purpose: Purpose
-) -> Iterator[Streams]:
+def streaming(carriers: Sequence[TiledEvictable], plans: Sequence[ResidencyPlan], label: str) -> Iterator[Streams]:
     """While this lasts, every tile of the carriers stays readable; then what the policies want gone goes."""
     streams = Streams()
     try:
         for carrier, plan in zip(carriers, plans, strict=True):
-            streams.open(carrier, plan, f"{'backward of ' if purpose == 'backward' else ''}{name}")
+            streams.open(carrier, plan, label)
         yield streams
     finally:
         streams.close()
@@ -153,6 +162,7 @@ class Streams:
     def __init__(self) -> None:
         self._pins: list[tuple[TiledEvictable, Pin]] = []
         self._walks: list[Walk] = []
+        self._sources: dict[tuple[int, int, Layout, Symbols], Tiled] = {}
 
     def open(self, carrier: TiledEvictable, plan: ResidencyPlan, label: str) -> None:
         """Pin all of a carrier's tiles, and bring what its policy promotes."""
@@ -183,9 +193,13 @@ class Streams:
     def source(self, operand: Tensor, symbols: Symbols) -> Source:
         """An operand by its symbols: tiled, or in memory."""
         if is_tiled(operand):
-            walk = Walk(operand.carrier._engine, operand)  # type: ignore[attr-defined]
-            self._walks.append(walk)
-            return Tiled(operand.carrier._geometry, symbols, walk)  # type: ignore[attr-defined]
+            carrier: TiledEvictable = operand.carrier  # type: ignore[assignment]
+            same = (id(carrier), operand.offset, operand.layout, symbols)
+            if same not in self._sources:  # else it is an operand twice, and every tile of it is read once
+                walk = Walk(carrier._engine, operand)
+                self._walks.append(walk)
+                self._sources[same] = Tiled(carrier._geometry, symbols, walk, device_of(carrier))
+            return self._sources[same]
         return Whole(in_mode_dims(values_of(operand), operand.layout), symbols)
 
     def close(self) -> None:
@@ -198,13 +212,17 @@ class Streams:
 
 
 class Result:
-    """A dense Tensor on the compute carrier while its values are put in, in mode dims."""
+    """A dense Tensor on the compute carrier while its values are put in, in mode dims.
+
+    Where the carrier has no torch storage they are written to it at the end.
+    """
 
     def __init__(self, like: Carrier, dtype: Any, layout: Layout) -> None:
         self._carrier = like.allocate_like(layout.cosize, dtype=dtype, empty=True)
         self._layout = layout
-        leaves = layout.leaves()
-        self._leaves = self._carrier._flat().as_strided([n for n, _ in leaves], [d for _, d in leaves])
+        self._is_staged = not isinstance(self._carrier, TorchStorage)
+        self._flat = torch.zeros(layout.cosize, dtype=dtype.torch_dtype) if self._is_staged else self._carrier._flat()
+        self._leaves = strided(self._flat, layout, 0)
         modes = in_mode_dims(self._leaves, layout)
         shares = modes.numel() > 0 and modes.data_ptr() == self._leaves.data_ptr()
         self._is_own = shares
@@ -221,6 +239,8 @@ class Result:
                 sizes.extend(reversed(extents))
                 begin += len(extents)
             self._leaves.copy_(self.modes.reshape(sizes).permute(order))
+        if self._is_staged:
+            write_all(self._carrier, 0, self._flat)
         return Tensor._make(self._carrier, 0, self._layout)
 
 
@@ -230,7 +250,7 @@ class Result:
 def _run(
     invocation: ResolvedInvocation, carriers: Sequence[TiledEvictable], plans: Sequence[ResidencyPlan]
 ) -> ProviderResult:
-    with no_grad(), streaming(carriers, plans, invocation.name, "operation") as streams:
+    with no_grad(), streaming(carriers, plans, invocation.name) as streams:
         compute = carriers[0].primary
         symbols = symbols_of(invocation)
         if symbols is None:
@@ -245,7 +265,12 @@ def _run(
 
 
 def symbols_of(invocation: ResolvedInvocation) -> list[Symbols] | None:
-    """The symbols of every operand and, last, of the result; None where modes do not meet as a whole."""
+    """The symbols of every operand and, last, of the result; None where it is not computed in blocks.
+
+    That is where modes do not meet as a whole, and on compute carriers without torch storage, which compute themselves.
+    """
+    if not isinstance(carriers_of(invocation.operands)[0].primary, TorchStorage):
+        return None
     if invocation.name == "reduce_sum":
         return _reduced(invocation)
     if invocation.name == "matmul":
@@ -380,7 +405,7 @@ def _accumulated(
     invocation: ResolvedInvocation, streams: Streams, symbols: Sequence[Symbols], result: torch.Tensor
 ) -> None:
     dtype = accumulator_of(invocation)
-    total = result.zero_() if result.dtype == dtype else torch.zeros(result.shape, dtype=dtype)
+    total = result.zero_() if result.dtype == dtype else torch.zeros(result.shape, dtype=dtype, device=result.device)
     sources = [streams.source(o, own) for o, own in zip(invocation.operands, symbols[:-1], strict=True)]
     begin = [0] * result.dim()
     contract(total, symbols[-1], begin, extents_of(invocation, symbols), sources)
@@ -389,7 +414,7 @@ def _accumulated(
 
 
 def _on_dense(invocation: ResolvedInvocation, streams: Streams) -> Tensor:
-    """The central operation on dense copies of the tiled operands, where blocks of modes cannot say it."""
+    """The compute carrier's own operation on dense copies of the tiled operands, where blocks cannot say it."""
     operands = [dense_copy(o, streams) if is_tiled(o) else o for o in invocation.operands]
     made: Tensor = invocation.call.definition(*operands, **invocation.options)
     return made

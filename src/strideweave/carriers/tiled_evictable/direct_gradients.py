@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +15,9 @@ from strideweave.carriers.tiled_evictable.direct import (
     Streams,
     carriers_of,
     dense_copy,
-    every_tile,
     extents_of,
     is_tiled,
+    plans_for,
     streaming,
     symbols_of,
 )
@@ -45,8 +46,9 @@ def gradient(context: VJPContext, *cotangents: Tensor | None) -> Sequence[Tensor
     # Which raises when a value that the gradient needs is not as it was.
     read = [context.operand(k) for k in _read(context)]
     carriers = carriers_of(read)
-    plans = [carrier._plan(every_tile(carrier), "backward") for carrier in carriers]
-    with streaming(carriers, plans, invocation.name, "backward") as streams:
+    label = f"backward of {invocation.name}"
+    plans = plans_for(carriers, label, "backward")
+    with streaming(carriers, plans, label) as streams:
         symbols = symbols_of(invocation)
         if symbols is None:
             return _on_dense(context, g, streams)
@@ -83,13 +85,13 @@ class _Entries:
         if name == "relu":
             (output,) = self._context.outputs
             shown = Whole(in_mode_dims(values_of(output), output.layout), self._symbols[-1])
-            return self._summed(k, [Computed(_where_positive, self._g, shown)])
+            return self._summed(k, [Computed(_where_passed, self._g, shown)])
         if name == "add":
             return self._summed(k, [self._g])
         other = self._operands[1 - k]
         if isinstance(other, Tensor):
             return self._summed(k, [self._g, self._streams.source(other, self._symbols[1 - k])])
-        return self._summed(k, [Computed(lambda g: g * other, self._g)])
+        return self._summed(k, [Computed(partial(_scaled, by=other), self._g)])
 
     def _summed(self, k: int, sources: Sequence[Source]) -> Tensor:
         """The product of the sources, summed to the operand's shape."""
@@ -99,14 +101,15 @@ class _Entries:
         if is_tiled(operand):
             made, writer = gradient_like(operand)
             geometry = _carrier(operand)._geometry
+            room = torch.empty(geometry.tile_elems, dtype=wide, device=self._g.values.device)
             for ordinal, region in Tiled(geometry, own).tiles_in(self._extents):
-                total = torch.zeros(geometry.extents_of(ordinal), dtype=wide)
+                total = room[: geometry.elems_of(ordinal)].view(geometry.extents_of(ordinal)).zero_()
                 contract(total, own, geometry.origin_of(ordinal), region, sources)
-                writer.put(geometry.coordinate(ordinal), total, operand.layout, operand.offset)
+                writer.put(geometry.coordinate(ordinal), total.cpu(), operand.layout, operand.offset)
             return made
         result = Result(operand.carrier, operand.dtype(), dense_like(operand.shape, [operand.layout]))
         same = result.modes.dtype == wide
-        total = result.modes.zero_() if same else torch.zeros(result.modes.shape, dtype=wide)
+        total = result.modes.zero_() if same else torch.zeros_like(result.modes, dtype=wide)
         contract(total, own, [0] * len(own), self._extents, sources)
         if not same:
             result.modes.copy_(total)
@@ -126,22 +129,32 @@ class _Entries:
         geometry = _carrier(operand)._geometry
         for ordinal in range(geometry.tiles):
             part = region_of(values, geometry.origin_of(ordinal), geometry.extents_of(ordinal))
-            writer.put(geometry.coordinate(ordinal), part, operand.layout, operand.offset)
+            writer.put(geometry.coordinate(ordinal), part.cpu(), operand.layout, operand.offset)
         return made
 
 
-def _where_positive(g: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-    return torch.where(output > 0, g, torch.zeros((), dtype=g.dtype))
+def _where_passed(g: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Where `relu` gave 0 nothing passes; where it gave a NaN the cotangent does, as on the compute carrier."""
+    shown = output.float() if output.itemsize == 1 else output  # torch does not compare floats of 8 bits
+    return torch.where(shown <= 0, torch.zeros((), dtype=g.dtype, device=g.device), g)
+
+
+def _scaled(g: torch.Tensor, *, by: float) -> torch.Tensor:
+    return (g.float() * by).to(g.dtype) if g.itemsize == 1 else g * by
 
 
 def _accumulator(operand: Tensor, sources: Sequence[Source]) -> torch.dtype:
     """The dtype in which a gradient is added up: Float32 at least."""
-    wide = operand.dtype().torch_dtype
+    wide = _at_least_float32(operand.dtype().torch_dtype)
     for source in sources:
         if not isinstance(source, Tiled):
             own = source.values.dtype if isinstance(source, Whole) else source.dtype
-            wide = torch.promote_types(wide, own) if own.itemsize > 1 else wide
-    return wide if wide.itemsize >= 4 else torch.float32
+            wide = torch.promote_types(wide, _at_least_float32(own))
+    return wide
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.itemsize >= 4 else torch.float32
 
 
 def _carrier(tensor: Tensor) -> TiledEvictable:
@@ -171,6 +184,6 @@ def _on_dense(context: VJPContext, g: Tensor, streams: Streams) -> list[Tensor |
         geometry = _carrier(operand)._geometry
         for ordinal in range(geometry.tiles):
             part = region_of(values, geometry.origin_of(ordinal), geometry.extents_of(ordinal))
-            writer.put(geometry.coordinate(ordinal), part, operand.layout, operand.offset)
+            writer.put(geometry.coordinate(ordinal), part.cpu(), operand.layout, operand.offset)
         entries.append(made)
     return entries
