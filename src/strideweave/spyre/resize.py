@@ -33,6 +33,9 @@ def resize_device_layout(
     dims = layout.dim_map
     if dims is None:
         dims = _matched(layout, old, stick_host_dim)
+        lost = [d for d in range(len(old)) if old[d] != new[d] and d not in dims]
+        if lost:
+            raise _ambiguous(layout, old, f"host dims {lost} change, and no device dim is known to be theirs")
     before, after = _contiguous(old), _contiguous(new)
     eps = layout.elems_per_stick
     stick = dims[-1]
@@ -64,7 +67,17 @@ def _matched(layout: SpyreTensorLayout, size: tuple[int, ...], stick_host_dim: i
     ):
         given = None
     found: dict[int, int] = {}
+    for k in outer:  # those that their stride names, first: a tile count may have the extent of another dim
+        named = [
+            d
+            for d in range(len(size))
+            if size[d] == layout.device_size[k] > 1 and contiguous[d] == layout.stride_map[k]
+        ]
+        if len(named) == 1 and named[0] != given and named[0] not in found.values():
+            found[k] = named[0]
     for k in outer:
+        if k in found:
+            continue
         extent = layout.device_size[k]
         candidates = [d for d in range(len(size)) if size[d] == extent and d != given and d not in found.values()]
         if extent == 1:

@@ -142,7 +142,8 @@ def period(part: sympy.Expr, symbol: sympy.Symbol) -> int:
     if name in ("floor", "Mod", "FloorDiv", "ModularIndexing", "CleanDiv", "PythonMod"):
         inner, modulus = _inside(part)
         p = period(inner, symbol)
-        drift = abs(int(evaluate(inner, {symbol: p})) - int(evaluate(inner, {symbol: 0})))
+        others = dict.fromkeys(inner.free_symbols, 0)  # the drift is the same wherever they are
+        drift = abs(int(evaluate(inner, {**others, symbol: p})) - int(evaluate(inner, others)))
         return min(p * (modulus // math.gcd(drift, modulus)), _LONGEST_PERIOD)
     return min(math.lcm(*(period(arg, symbol) for arg in part.args)), _LONGEST_PERIOD)
 
