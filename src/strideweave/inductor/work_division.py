@@ -135,7 +135,8 @@ def window_of(spec: OpSpec, arg: TensorArg, ranges: Mapping[sympy.Symbol, int]) 
     window = access_window(
         arg.device_coordinates, arg.device_size, arg.device_dtype.itemsize, ranges, indirect=indirect
     )
-    return None if window is None else window.nbytes
+    whole = math.prod(arg.device_size) * arg.device_dtype.itemsize
+    return None if window is None else min(window.nbytes, whole)  # a masked load touches nothing outside
 
 
 # -- steps 2 and 3 ---------------------------------------------------------------------------------------------------

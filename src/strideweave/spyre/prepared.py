@@ -20,6 +20,7 @@ from strideweave.spyre.steps import dtype_of
 from strideweave.spyre.trap import DeviceTrap
 
 MOST_BOXES = 256
+_MOST_POINTS = 2**22
 
 
 @dataclass(eq=False)
@@ -164,44 +165,74 @@ class PreparedOp:
                 raise DeviceTrap(self.spec.op, core, number, found.arg.name, low * found.dtype.itemsize, nbytes, limit)
 
     def _touched(self, found: Argument) -> tuple[int, int, int]:
-        """The lowest and the highest element that the core with the widest window touches, and which core that is."""
-        if not found.is_window:
-            return self._touched_anywhere(found)
-        low = high = found.constant
-        core = place = 0
-        step = 1
-        place = 0
-        for symbol, addresses in found.parts.items():
-            cores = self.spec.iteration_space[symbol][1]
-            part = -(-len(addresses) // cores)
-            chunks = [addresses[k * part : (k + 1) * part] for k in range(cores) if k * part < len(addresses)]
-            spreads = [(int(chunk.max()) - int(chunk.min()), k) for k, chunk in enumerate(chunks)]
-            _, widest = max(spreads)
-            low += int(chunks[widest].min())
-            high += int(chunks[widest].max())
-            place += widest * step
+        """The lowest and the highest element that the core with the widest window touches, and which core that is.
+
+        A masked load touches nothing outside of its buffer, wherever its address would be.
+        """
+        if is_separable(found.address):
+            low, high, core = self._touched_by_parts(found)
+        else:
+            low, high, core = self._touched_by_points(found)
+        last = (math.prod(found.arg.device_size) - 1) * found.step
+        return min(max(low, 0), last), min(max(high, 0), last), core
+
+    def _touched_by_parts(self, found: Argument) -> tuple[int, int, int]:
+        """Of an address that is a sum of parts with one symbol each: every symbol's widest share, in any tile."""
+        indirect = self.spec.op_info.get("indirect", {})
+        zero = dict.fromkeys(found.address.free_symbols, 0)
+        low = high = constant = int(evaluate(found.address, zero))
+        core, step = 0, 1
+        for symbol in sorted(found.address.free_symbols, key=lambda s: s.name):
+            if symbol in indirect:  # a computed index may be anywhere within its bound
+                extent, cores, tiles = int(indirect[symbol][1]), 1, 1
+            else:
+                extent, cores, tiles = (
+                    self.ranges[symbol],
+                    self.spec.iteration_space[symbol][1],
+                    self._tiles(found, symbol),
+                )
+            points = np.arange(extent * tiles, dtype=np.int64)
+            values = np.broadcast_to(evaluate(found.address, {**zero, symbol: points}), points.shape) - constant
+            part = -(-extent // cores)
+            widest = (-1, 0, 0, 0)
+            for row in values.reshape(tiles, extent):
+                for k in range(0, extent, part):
+                    share = row[k : k + part]
+                    least, most = int(share.min()), int(share.max())
+                    widest = max(widest, (most - least, k // part, least, most))
+            low, high = low + widest[2], high + widest[3]
+            core += widest[1] * step
             step *= cores
-            core = place
         return low, high, core
 
-    def _touched_anywhere(self, found: Argument) -> tuple[int, int, int]:
-        """Bounds from the extremes of every coordinate, for what is no sum of parts."""
-        sizes = found.arg.device_size
-        high = sum((n - 1) * s for n, s in zip(sizes, found.arg.device_strides, strict=True)) * found.step
-        names = {s for s in found.address.free_symbols if s not in self.ranges}
-        if names:
-            return 0, high, 0
-        grid = self._grid(dict.fromkeys(self.symbols, 0))
-        addresses = np.asarray(evaluate(found.address, grid))
-        return int(addresses.min()), int(addresses.max()), 0
+    def _tiles(self, found: Argument, symbol: sympy.Symbol) -> int:
+        return math.prod(
+            self.loops[level] for level in range(found.first_loop, len(self.loops)) if symbol in self.tiled[level]
+        )
 
-    def _grid(self, starts: dict[sympy.Symbol, int]) -> dict[sympy.Symbol, Any]:
-        axes: dict[sympy.Symbol, Any] = {}
-        for k, symbol in enumerate(self.symbols):
-            shape = [1] * len(self.symbols)
-            shape[k] = self.ranges[symbol]
-            axes[symbol] = (np.arange(self.ranges[symbol], dtype=np.int64) + starts[symbol]).reshape(shape)
-        return axes
+    def _touched_by_points(self, found: Argument) -> tuple[int, int, int]:
+        """Of an address that mixes symbols: every point of the first tile, core by core."""
+        indirect = self.spec.op_info.get("indirect", {})
+        symbols = sorted(found.address.free_symbols, key=lambda s: s.name)
+        extents = [int(indirect[s][1]) if s in indirect else self.ranges[s] for s in symbols]
+        last = (math.prod(found.arg.device_size) - 1) * found.step
+        if math.prod(extents) > _MOST_POINTS:
+            return 0, last, 0
+        grid: dict[sympy.Symbol, Any] = {}
+        for k, (symbol, extent) in enumerate(zip(symbols, extents, strict=True)):
+            grid[symbol] = np.arange(extent, dtype=np.int64).reshape(
+                [extent if k == d else 1 for d in range(len(symbols))]
+            )
+        addresses = np.broadcast_to(np.asarray(evaluate(found.address, grid)), extents)
+        cores = [1 if s in indirect else self.spec.iteration_space[s][1] for s in symbols]
+        parts = [-(-extent // n) for extent, n in zip(extents, cores, strict=True)]
+        widest = (-1, 0, 0, 0)
+        for core, place in enumerate(product(*map(range, cores))):
+            share = addresses[tuple(slice(k * part, (k + 1) * part) for k, part in zip(place, parts, strict=True))]
+            if share.size:
+                least, most = int(share.min()), int(share.max())
+                widest = max(widest, (most - least, core, least, most))
+        return widest[2], widest[3], widest[1]
 
     # -- boxes -------------------------------------------------------------------------------------------------------
 

@@ -39,13 +39,14 @@ def window_over(
 ) -> int:
     """The bytes of the largest window into a whole operand over tiles of these ranges."""
     total = 1
+    whole = math.prod(operand.device_layout.device_size)
     bounds = {**ranges, **indirect_bounds(op)}
     for part in address_parts(operand.coordinates, operand.device_layout.device_size):
         span = part_span(part, bounds, tiles)
         if span is None:
-            return math.prod(operand.device_layout.device_size) * operand.itemsize
+            return whole * operand.itemsize
         total += span
-    return total * operand.itemsize
+    return min(total, whole) * operand.itemsize  # a masked load touches nothing outside
 
 
 def windows_in_loops(op: Op, infos: Mapping[str, CoarseTileInfo]) -> list[tuple[str, bool, int]]:
