@@ -247,7 +247,8 @@ class _Points:
         """All values of one result, in order; floats are added in double precision and rounded once."""
         kind = self.spec.op_info["reduction"]
         if kind in ("argmax", "argmin"):
-            return getattr(torch, kind)(values.to(torch.uint8) if values.dtype == torch.bool else values)
+            place: torch.Tensor = getattr(torch, kind)(values.to(torch.uint8) if values.dtype == torch.bool else values)
+            return place
         if kind in ("max", "min"):
             return values.amax() if kind == "max" else values.amin()
         if kind == "any":
