@@ -28,6 +28,7 @@ bench: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/moe_decode.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/operations.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_engine.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_compile.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/layout_algebra.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/tiles.py
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch._inductor import ir
 
 from strideweave.inductor.coarse_tile import coarse_tile, span_overflow_groups
+from strideweave.inductor.copy_back import elide_copy_back
 from strideweave.inductor.hints import (
     assign_dim_hints,
     hints_to_coarse_tile_groups,
@@ -25,6 +26,7 @@ def run(graph: Any) -> None:
     """Give every buffer of a lowered graph its layout on the card, and tile and divide what must be."""
     tell_fallbacks(graph)
     logged(propagate_spyre_tensor_layouts, graph)
+    logged(elide_copy_back, graph)
     logged(insert_restickify, graph)
     logged(propagate_named_dims, graph)
     logged(assign_dim_hints, graph)

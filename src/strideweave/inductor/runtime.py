@@ -91,7 +91,7 @@ def _stored(size: Any, stride: Any, dtype: torch.dtype, layout: SpyreTensorLayou
     found = _known.get(key)
     if found is None:
         if not is_dense(size, stride):  # kept as one dim of all host offsets
-            extent = 1 + sum((n - 1) * d for n, d in zip(size, stride, strict=True))
+            extent = 0 if 0 in size else 1 + sum((n - 1) * d for n, d in zip(size, stride, strict=True))
             found = _known[key] = StoredAs((extent,), (1,), dtype, layout)
         else:
             found = _known[key] = StoredAs(size, stride, dtype, layout)
