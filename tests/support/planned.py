@@ -19,9 +19,6 @@ from strideweave.inductor.span_overflow_hint_analysis import SpanAnalysis, SpanO
 from strideweave.inductor.spans import groups
 from strideweave.spyre import config
 
-Levels = list[tuple[int, int]]
-"""(dim, count) of every loop, outermost first; of a reduction's dim ("k", dim), of a shorter last tile with its extent."""
-
 
 @dataclass
 class Planned:
@@ -35,6 +32,8 @@ class Planned:
     hints: dict[str, list[Any]] = field(default_factory=dict)
     infos: dict[str, Any] = field(default_factory=dict)
     """CoarseTileInfo of every operation that is in loops."""
+    ranges: dict[str, list[int]] = field(default_factory=dict)
+    """The ranges of every operation within a tile."""
     report: Report = field(default_factory=Report)
 
     @property
@@ -60,7 +59,7 @@ class Planned:
 
 
 def short(plan: SpanOverflowTilePlan) -> list[tuple[Any, ...]]:
-    """(dim, count) of every level, ("k", dim, count) of a reduction's; the extent behind it where the last is shorter."""
+    """(dim, count) of every level, ("k", dim, count) of a reduction's; with the range of a tile if the last is shorter."""
     found = []
     for level in plan.levels:
         first = ("k",) if level.is_reduction else ()
@@ -110,6 +109,7 @@ def planned(
             info = getattr(operation, "loop_info", None)
             if info is not None:
                 made.infos[operation.get_name()] = info
+                made.ranges[operation.get_name()] = [int(n) for n in operation.data.ranges]
 
     torch._dynamo.reset()
     with (
