@@ -59,7 +59,7 @@ class Planned:
 
 
 def short(plan: SpanOverflowTilePlan) -> list[tuple[Any, ...]]:
-    """(dim, count) of every level, ("k", dim, count) of a reduction's; with the range of a tile if the last is shorter."""
+    """(dim, count) of every level, ("k", dim, count) of a reduction's; the range of a tile if the last is shorter."""
     found = []
     for level in plan.levels:
         first = ("k",) if level.is_reduction else ()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import sympy
@@ -20,6 +20,8 @@ from strideweave.spyre.steps import dtype_of
 from strideweave.spyre.trap import DeviceTrap
 
 MOST_BOXES = 256
+_MOST_CHUNKS: Final = 4096
+"""Tiles and cores are looked at one by one, up to so many."""
 
 
 @dataclass(eq=False)
@@ -185,23 +187,45 @@ class PreparedOp:
         return low, high, core
 
     def _touched_anywhere(self, found: Argument) -> tuple[int, int, int]:
-        """Bounds from the extremes of every coordinate, for what is no sum of parts."""
-        sizes = found.arg.device_size
-        high = sum((n - 1) * s for n, s in zip(sizes, found.arg.device_strides, strict=True)) * found.step
-        names = {s for s in found.address.free_symbols if s not in self.ranges}
-        if names:
-            return 0, high, 0
-        grid = self._grid(dict.fromkeys(self.symbols, 0))
-        addresses = np.asarray(evaluate(found.address, grid))
-        return int(addresses.min()), int(addresses.max()), 0
+        """The same for what is no sum of parts of one symbol: terms that share symbols together, at all of their points.
 
-    def _grid(self, starts: dict[sympy.Symbol, int]) -> dict[sympy.Symbol, Any]:
-        axes: dict[sympy.Symbol, Any] = {}
-        for k, symbol in enumerate(self.symbols):
-            shape = [1] * len(self.symbols)
-            shape[k] = self.ranges[symbol]
-            axes[symbol] = (np.arange(self.ranges[symbol], dtype=np.int64) + starts[symbol]).reshape(shape)
-        return axes
+        A computed index may be any of its extent. The core is not told.
+        """
+        low = high = 0
+        for symbols, terms in _groups(found.address):
+            spreads = [self._extremes(terms, symbols, chosen) for chosen in self._chunks(found, symbols)]
+            widest = max(spreads, key=lambda spread: spread[1] - spread[0])
+            low, high = low + widest[0], high + widest[1]
+        return low, high, 0
+
+    def _chunks(self, found: Argument, symbols: Sequence[sympy.Symbol]) -> Iterator[tuple[range, ...]]:
+        """What one core and one tile have of some symbols, for all cores and tiles; the outermost ones if many."""
+        every = [list(self._chunks_of(found, symbol)) for symbol in symbols]
+        if math.prod(map(len, every)) > _MOST_CHUNKS:
+            every = [[*chunks[:2], *chunks[-2:]] for chunks in every]
+        return product(*every)
+
+    def _chunks_of(self, found: Argument, symbol: sympy.Symbol) -> Iterator[range]:
+        if symbol not in self.ranges:
+            yield range(int(self.spec.op_info["indirect"][symbol][1]))
+            return
+        extent, cores = self.ranges[symbol], self.spec.iteration_space[symbol][1]
+        part = -(-extent // cores)
+        levels = [level for level in range(found.first_loop, len(self.loops)) if symbol in self.tiled[level]]
+        for tile in range(math.prod(self.loops[level] for level in levels)):
+            for begin in range(0, extent, part):
+                yield range(tile * extent + begin, tile * extent + min(begin + part, extent))
+
+    def _extremes(
+        self, terms: sympy.Expr, symbols: Sequence[sympy.Symbol], chosen: Sequence[range]
+    ) -> tuple[int, int]:
+        values = {}
+        for k, (symbol, points) in enumerate(zip(symbols, chosen, strict=True)):
+            shape = [1] * len(symbols)
+            shape[k] = len(points)
+            values[symbol] = np.arange(points.start, points.stop, dtype=np.int64).reshape(shape)
+        found = np.asarray(evaluate(terms, values))
+        return int(found.min()), int(found.max())
 
     # -- boxes -------------------------------------------------------------------------------------------------------
 
@@ -253,3 +277,15 @@ class PreparedOp:
         low = begin + sum(min(r, 0) for r in reach)
         flips = tuple(dim for dim, stride in enumerate(strides) if stride < 0)
         return Window(own, tuple(map(abs, strides)), low, flips, low, begin + sum(max(r, 0) for r in reach))
+
+
+def _groups(address: sympy.Expr) -> list[tuple[list[sympy.Symbol], sympy.Expr]]:
+    """The terms of an address, those that share symbols together; constants by themselves."""
+    groups: list[tuple[list[sympy.Symbol], sympy.Expr]] = []
+    for term in sympy.Add.make_args(address):
+        symbols, together = sorted(term.free_symbols, key=str), term
+        for group in [g for g in groups if set(g[0]) & set(symbols)]:
+            groups.remove(group)
+            symbols, together = sorted({*symbols, *group[0]}, key=str), together + group[1]
+        groups.append((symbols, together))
+    return groups

@@ -179,7 +179,7 @@ def test_matrix_product(rules: dict[str, Any]) -> None:
     found = planned(lambda x, w: torch.bmm(x, w.unsqueeze(0)), (1, 16, 64), (64, 4194304), cores=1, **rules)
     assert found.one == [(2, 2)]
     (info,) = found.analyses["buf0"].candidates
-    assert info.source == "input:arg1_1"
+    assert info.source.startswith("input:")
 
 
 def test_matrix_product_over_a_large_inner_dim() -> None:
@@ -373,7 +373,7 @@ def test_no_count_is_left() -> None:
 
 
 def test_sticks_are_named_where_they_are_the_reason() -> None:
-    with pytest.raises(Unsupported, match="no combined split.*preserves Spyre stick alignment"):
+    with pytest.raises(Unsupported, match=r"no combined split.*preserves Spyre stick alignment"):
         by_seed(add, (8192, 49159), (8192, 49159))
     with pytest.raises(Unsupported) as refused:
         by_seed(add, (32, 8193, 1740), (32, 8193, 1740))
