@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -80,8 +82,15 @@ def planned(
 
     `inspect` is called with the graph right before automatic tiles are planned. Errors: Unsupported as it is raised.
     """
-    import time
+    torch._dynamo.reset()
+    with FakeTensorMode(), settings(limit, cores, **switches), watched(inspect) as made:
+        compiled_once(function, [_fake(shape) for shape in shapes])
+    return made
 
+
+@contextmanager
+def watched(inspect: Callable[[Any], None] | None = None) -> Iterator[Planned]:
+    """While this lasts, what the passes find and make is kept."""
     made = Planned()
     analyse, find, tile = groups.analyse, passes.span_overflow_groups, passes.coarse_tile
 
@@ -111,17 +120,13 @@ def planned(
                 made.infos[operation.get_name()] = info
                 made.ranges[operation.get_name()] = [int(n) for n in operation.data.ranges]
 
-    torch._dynamo.reset()
     with (
-        FakeTensorMode(),
-        settings(limit, cores, **switches),
         patch.object(groups, "analyse", analysed),
         patch.object(passes, "span_overflow_groups", found_groups),
         patch.object(passes, "coarse_tile", tiled_graph),
         reporting() as made.report,
     ):
-        compiled_once(function, [_fake(shape) for shape in shapes])
-    return made
+        yield made
 
 
 def _fake(shape: Any) -> torch.Tensor:

@@ -59,7 +59,8 @@ def index() -> torch.Tensor:
 EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[tuple[str, tuple[int, ...]]]]] = {
     "1_pointwise": (add, (half(1, 20, 16, 64), half(1, 20, 16, 64)), {"limit": 8192}, [("add", (5,))]),
     "2_gather_by_seed": (
-        gathered, (half(200, 64), index()), {"limit": 25600, "cores": 32, **SEED_RULES}, [("identity", ()), ("add", ())],
+        gathered, (half(200, 64), index()), {"limit": 25600, "cores": 32, **SEED_RULES},
+        [("identity", ()), ("add", (4,))],
     ),
     "2_gather": (
         gathered, (half(200, 256), index()), {"limit": 51200, "cores": 1},
