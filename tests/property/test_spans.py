@@ -1,4 +1,4 @@
-"""Automatic tiles against brute force: all ways to cut, by the addresses that are touched, and what is written where."""
+"""Automatic tiles against brute force: all ways to cut, the addresses that are touched, and what is written where."""
 
 from __future__ import annotations
 
@@ -246,7 +246,11 @@ Plan = tuple[int, int, int]
 
 
 def plans(found: Seen, case: Case) -> Iterator[list[dict[int, int]]]:
-    """By kind, the plainest first: the ranges of a tile that each dim may have."""
+    """By kind, the plainest first: the ranges of a tile that each dim may have.
+
+    With a shorter last tile there are few tiles, or about as many as one dim alone would need.
+    """
+    required = max(-(-window(a, found.extents) // case.limit) for a in found.accessed)
     exact: dict[int, list[int]] = {}
     uneven: dict[int, list[int]] = {}
     for axis, extent in enumerate(found.extents):
@@ -254,7 +258,10 @@ def plans(found: Seen, case: Case) -> Iterator[list[dict[int, int]]]:
             continue
         legal = [t for t in range(1, extent) if not cuts_sticks(found, axis, t)]
         exact[axis] = [t for t in legal if extent % t == 0]
-        uneven[axis] = [t for t in legal if extent % t]
+        unit = next((u for u in (1, 2, 4, 8, 16, 32, 64, 128) if u in legal), extent)
+        counts = {*range(2, 16), *range(max(2, required), max(2, required) + 16)}
+        few_tiles = {-(-(-(-extent // count)) // unit) * unit for count in counts}
+        uneven[axis] = [t for t in legal if extent % t and t in few_tiles]
     few = {a: [t for t in ts if found.extents[a] // t <= MOST_TILES] for a, ts in exact.items()}
     every = {a: ts + (uneven[a] if case.switches["span_uneven_tiles"] else []) for a, ts in exact.items()}
     for choices in (few, every):
