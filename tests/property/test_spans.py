@@ -260,7 +260,7 @@ def plans(found: Seen, case: Case) -> Iterator[list[dict[int, int]]]:
         exact[axis] = [t for t in legal if extent % t == 0]
         unit = next((u for u in (1, 2, 4, 8, 16, 32, 64, 128) if u in legal), extent)
         counts = {*range(2, 16), *range(max(2, required), max(2, required) + 16)}
-        few_tiles = {-(-(-(-extent // count)) // unit) * unit for count in counts}
+        few_tiles = {math.ceil(math.ceil(extent / count) / unit) * unit for count in counts}
         uneven[axis] = [t for t in legal if extent % t and t in few_tiles]
     few = {a: [t for t in ts if found.extents[a] // t <= MOST_TILES] for a, ts in exact.items()}
     every = {a: ts + (uneven[a] if case.switches["span_uneven_tiles"] else []) for a, ts in exact.items()}
