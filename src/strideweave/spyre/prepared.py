@@ -18,6 +18,7 @@ from strideweave.spyre.pieces import Addresses, Piece, cut
 from strideweave.spyre.specs import OpSpec, TensorArg
 from strideweave.spyre.steps import dtype_of
 from strideweave.spyre.trap import DeviceTrap
+from strideweave.spyre.windows import address_parts
 
 MOST_BOXES = 256
 _MOST_POINTS = 2**22
@@ -167,72 +168,36 @@ class PreparedOp:
     def _touched(self, found: Argument) -> tuple[int, int, int]:
         """The lowest and the highest element that the core with the widest window touches, and which core that is.
 
-        A masked load touches nothing outside of its buffer, wherever its address would be.
+        A masked load touches nothing outside of its buffer, wherever its address would be. A computed index may be
+        anywhere within its bound.
         """
-        if is_separable(found.address):
-            low, high, core = self._touched_by_parts(found)
-        else:
-            low, high, core = self._touched_by_points(found)
         last = (math.prod(found.arg.device_size) - 1) * found.step
+        low = high = core = 0
+        step = 1
+        for terms in address_parts((found.address,), (1,)):
+            symbols = sorted(terms.free_symbols, key=lambda s: s.name)
+            shares = [self._shares(found, symbol) for symbol in symbols]
+            if len(symbols) > 1 and math.prod(share.size for share in shares) > _MOST_POINTS:
+                return 0, last, 0
+            least, most = _spreads(terms, symbols, shares)
+            widest = np.unravel_index(int((most - least).argmax()), most.shape)
+            low, high = low + int(least[widest]), high + int(most[widest])
+            for share, place in zip(shares, widest[1::2], strict=True):
+                core += int(place) * step
+                step *= share.shape[1]
         return min(max(low, 0), last), min(max(high, 0), last), core
 
-    def _touched_by_parts(self, found: Argument) -> tuple[int, int, int]:
-        """Of an address that is a sum of parts with one symbol each: every symbol's widest share, in any tile."""
+    def _shares(self, found: Argument, symbol: sympy.Symbol) -> np.ndarray[Any, Any]:
+        """The values of a symbol by tile and core; the last core's are filled up with its last one."""
         indirect = self.spec.op_info.get("indirect", {})
-        zero = dict.fromkeys(found.address.free_symbols, 0)
-        low = high = constant = int(evaluate(found.address, zero))
-        core, step = 0, 1
-        for symbol in sorted(found.address.free_symbols, key=lambda s: s.name):
-            if symbol in indirect:  # a computed index may be anywhere within its bound
-                extent, cores, tiles = int(indirect[symbol][1]), 1, 1
-            else:
-                extent, cores, tiles = (
-                    self.ranges[symbol],
-                    self.spec.iteration_space[symbol][1],
-                    self._tiles(found, symbol),
-                )
-            points = np.arange(extent * tiles, dtype=np.int64)
-            values = np.broadcast_to(evaluate(found.address, {**zero, symbol: points}), points.shape) - constant
-            part = -(-extent // cores)
-            widest = (-1, 0, 0, 0)
-            for row in values.reshape(tiles, extent):
-                for k in range(0, extent, part):
-                    share = row[k : k + part]
-                    least, most = int(share.min()), int(share.max())
-                    widest = max(widest, (most - least, k // part, least, most))
-            low, high = low + widest[2], high + widest[3]
-            core += widest[1] * step
-            step *= cores
-        return low, high, core
-
-    def _tiles(self, found: Argument, symbol: sympy.Symbol) -> int:
-        return math.prod(
-            self.loops[level] for level in range(found.first_loop, len(self.loops)) if symbol in self.tiled[level]
-        )
-
-    def _touched_by_points(self, found: Argument) -> tuple[int, int, int]:
-        """Of an address that mixes symbols: every point of the first tile, core by core."""
-        indirect = self.spec.op_info.get("indirect", {})
-        symbols = sorted(found.address.free_symbols, key=lambda s: s.name)
-        extents = [int(indirect[s][1]) if s in indirect else self.ranges[s] for s in symbols]
-        last = (math.prod(found.arg.device_size) - 1) * found.step
-        if math.prod(extents) > _MOST_POINTS:
-            return 0, last, 0
-        grid: dict[sympy.Symbol, Any] = {}
-        for k, (symbol, extent) in enumerate(zip(symbols, extents, strict=True)):
-            grid[symbol] = np.arange(extent, dtype=np.int64).reshape(
-                [extent if k == d else 1 for d in range(len(symbols))]
-            )
-        addresses = np.broadcast_to(np.asarray(evaluate(found.address, grid)), extents)
-        cores = [1 if s in indirect else self.spec.iteration_space[s][1] for s in symbols]
-        parts = [-(-extent // n) for extent, n in zip(extents, cores, strict=True)]
-        widest = (-1, 0, 0, 0)
-        for core, place in enumerate(product(*map(range, cores))):
-            share = addresses[tuple(slice(k * part, (k + 1) * part) for k, part in zip(place, parts, strict=True))]
-            if share.size:
-                least, most = int(share.min()), int(share.max())
-                widest = max(widest, (most - least, core, least, most))
-        return widest[2], widest[3], widest[1]
+        if symbol in indirect:
+            return np.arange(int(indirect[symbol][1]), dtype=np.int64).reshape(1, 1, -1)
+        extent, cores = self.ranges[symbol], self.spec.iteration_space[symbol][1]
+        levels = [k for k in range(found.first_loop, len(self.loops)) if symbol in self.tiled[k]]
+        begins = extent * np.arange(math.prod(self.loops[k] for k in levels), dtype=np.int64)
+        part = -(-extent // cores)
+        within = np.minimum(np.arange(cores * part, dtype=np.int64), extent - 1)
+        return begins.reshape(-1, 1, 1) + within.reshape(1, cores, part)
 
     # -- boxes -------------------------------------------------------------------------------------------------------
 
@@ -284,3 +249,16 @@ class PreparedOp:
         low = begin + sum(min(r, 0) for r in reach)
         flips = tuple(dim for dim, stride in enumerate(strides) if stride < 0)
         return Window(own, tuple(map(abs, strides)), low, flips, low, begin + sum(max(r, 0) for r in reach))
+
+
+def _spreads(
+    terms: sympy.Expr, symbols: Sequence[sympy.Symbol], shares: Sequence[np.ndarray[Any, Any]]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The least and the greatest value that terms take, for every tile and core of every symbol."""
+    shape = [n for share in shares for n in share.shape]
+    grid = {}
+    for k, (symbol, share) in enumerate(zip(symbols, shares, strict=True)):
+        grid[symbol] = share.reshape([n if d // 3 == k else 1 for d, n in enumerate(shape)])
+    values = np.broadcast_to(np.asarray(evaluate(terms, grid)), shape)
+    within = tuple(range(2, len(shape), 3))
+    return values.min(axis=within), values.max(axis=within)

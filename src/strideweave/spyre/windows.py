@@ -129,7 +129,7 @@ def _extremes(
 
 @lru_cache(maxsize=4096)
 def period(part: sympy.Expr, symbol: sympy.Symbol) -> int:
-    """After how many steps of its symbol a part repeats itself but for a constant: f(v + p) = f(v) + d for all v.
+    """After how many steps of a symbol a part repeats itself but for a constant: f(v + p) = f(v) + d for all v.
 
     >>> import sympy
     >>> c = sympy.Symbol("c", integer=True)
@@ -142,7 +142,7 @@ def period(part: sympy.Expr, symbol: sympy.Symbol) -> int:
     if name in ("floor", "Mod", "FloorDiv", "ModularIndexing", "CleanDiv", "PythonMod"):
         inner, modulus = _inside(part)
         p = period(inner, symbol)
-        others = dict.fromkeys(inner.free_symbols, 0)  # the drift is the same wherever they are
+        others = dict.fromkeys(inner.free_symbols, 0)  # the drift along one symbol is the same wherever they are
         drift = abs(int(evaluate(inner, {**others, symbol: p})) - int(evaluate(inner, others)))
         return min(p * (modulus // math.gcd(drift, modulus)), _LONGEST_PERIOD)
     return min(math.lcm(*(period(arg, symbol) for arg in part.args)), _LONGEST_PERIOD)
