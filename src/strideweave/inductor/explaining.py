@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from strideweave.inductor.errors import Unsupported
+from strideweave.inductor.names import copy_names
 from strideweave.inductor.report import Report, reporting
 from strideweave.spyre import registration
 
 
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
+def explain(function: Callable[..., Any], *args: Any, plan_only: bool = False, **kwargs: Any) -> Report:
     """What the compiler makes of `function(*args, **kwargs)`: layouts, windows, tiles, cores, loops, one row each.
 
     Tensors are taken to the card first; those that are there already, or on the meta device, are taken as they are.
-    The function is compiled anew and runs once.
+    The function is compiled anew and runs once. With `plan_only` nothing runs and no tensor has memory, so that shapes
+    can be explained that have no room here; tensors on the meta device stand for their shape then.
 
     Errors: Unsupported where it cannot run on the card.
 
@@ -26,22 +29,27 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
     >>> report = explain(lambda x: x + 1, torch.zeros(4, 100))
     >>> [(row.op, row.whole_ranges) for row in report.rows]
     [('add', {'c0': 4, 'c1': 100})]
+    >>> huge = torch.empty(200704, 4096, dtype=torch.float16, device="meta")
+    >>> explain(lambda x: x + 1, huge, plan_only=True).rows[0].operands[0].window_whole_nbytes // 2**20
+    1568
     """
     import torch._inductor.config as inductor_config
     from torch._inductor.exc import InductorError
+    from torch._subclasses import FakeTensorMode
     from torch.utils._pytree import tree_map
 
     from strideweave.inductor.backend import register
 
     register()
     registration.register()
-    args, kwargs = tree_map(_to_card, (args, kwargs))
     torch._dynamo.reset()
     with (
+        FakeTensorMode(allow_non_fake_inputs=True) if plan_only else nullcontext(),
         reporting() as report,
         inductor_config.patch(force_disable_caches=True),
         warnings.catch_warnings(action="ignore"),  # what torch says of itself while it compiles
     ):
+        args, kwargs = tree_map(_fake if plan_only else _to_card, (args, kwargs))
         try:
             torch.compile(function, dynamic=False)(*args, **kwargs)
         except InductorError as error:
@@ -54,3 +62,12 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
 
 def _to_card(value: Any) -> Any:
     return value.to("spyre") if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
+
+
+def _fake(value: Any) -> Any:
+    """A tensor on the card of the same shape and names, without memory."""
+    if not isinstance(value, torch.Tensor) or value.device.type not in ("cpu", "meta", "spyre"):
+        return value
+    made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="spyre")
+    copy_names(value, made)
+    return made.requires_grad_(value.requires_grad)
