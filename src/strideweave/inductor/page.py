@@ -41,7 +41,8 @@ $loops
 </section>
 <section aria-labelledby="operations">
 <h2 id="operations">Operations</h2>
-<p class="soft small">$scale</p>
+<p class="soft small">A bar is a window: the bytes from the lowest to the highest address that a core touches in one
+tensor. The dashed line is the limit, $limit. Windows of very different sizes are drawn on a logarithmic scale.</p>
 $legend
 $cards
 </section>
@@ -60,19 +61,18 @@ def page_of(report: Report, title: str) -> str:
     >>> page_of(Report(), "Nothing").startswith("<!doctype html>")
     True
     """
-    scale = _Scale.over(report)
     places = {id(row): k for k, row in enumerate(report.rows)}
     owners: dict[tuple[str, str], int] = {}
     for k, row in enumerate(report.rows):
         if row.is_result:
             owners.setdefault((row.program, row.buffer), k)
-    cards = [_card(row, k, owners.get((row.program, row.buffer)), scale) for k, row in enumerate(report.rows)]
+    cards = [_card(row, k, owners.get((row.program, row.buffer)), report.limit_nbytes) for k, row in enumerate(report.rows)]
     return _PAGE.substitute(
         title=escape(title),
         style=STYLE,
         figures=_figures(report),
         loops=_overview(report, places),
-        scale=escape(scale.sentence),
+        limit=mib(report.limit_nbytes),
         legend=_LEGEND,
         cards="\n".join(cards) or '<p class="soft">Nothing runs on the card.</p>',
         rest=_fallbacks(report) + _programs(report),
@@ -84,7 +84,7 @@ def page_of(report: Report, title: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where a number of bytes is drawn, the same for the whole page. Units: per cent of the width."""
+    """Where a number of bytes is drawn, the same for all operands of an operation. Units: per cent of the width."""
 
     limit: int
     low: float
@@ -92,11 +92,11 @@ class _Scale:
     is_log: bool
 
     @classmethod
-    def over(cls, report: Report) -> _Scale:
-        windows = [w for row in report.rows for o in row.operands for w in (o.window_whole_nbytes, o.window_nbytes)]
-        known = [report.limit_nbytes, *(w for w in windows if w)]
+    def over(cls, row: OpRow, limit: int) -> _Scale:
+        windows = [w for o in row.operands for w in (o.window_whole_nbytes, o.window_nbytes)]
+        known = [limit, *(w for w in windows if w)]
         is_log = max(known) > _LINEAR_UP_TO * min(known)
-        return cls(report.limit_nbytes, min(known) / 2 if is_log else 0, max(known) * (1.3 if is_log else 1.02), is_log)
+        return cls(limit, min(known) / 2 if is_log else 0, max(known) * (1.3 if is_log else 1.05), is_log)
 
     def at(self, nbytes: float) -> float:
         """The place of so many bytes."""
@@ -104,15 +104,6 @@ class _Scale:
             return round(100 * nbytes / self.high, 2)
         whole = math.log(self.high / self.low)
         return round(100 * max(0.0, math.log(max(nbytes, self.low) / self.low)) / whole, 2)
-
-    @property
-    def sentence(self) -> str:
-        """What the bars show."""
-        kind = "a logarithmic" if self.is_log else "a linear"
-        return (
-            f"Each bar is a window: the bytes from the lowest to the highest address that one core touches in one "
-            f"tensor, on {kind} scale. The dashed line is the limit, {mib(self.limit)}."
-        )
 
 
 _LEGEND: Final = """<ul class="legend small">
@@ -148,10 +139,11 @@ def _bar(nbytes: int | None, kind: str, top: int, scale: _Scale) -> str:
 def _axis(scale: _Scale) -> str:
     """The words over the limit line."""
     at = scale.at(scale.limit)
-    anchor = "end" if at > 70 else "start" if at < 30 else "middle"
+    anchor = "end" if at > 60 else "start" if at < 40 else "middle"
+    kind = ", log scale" if scale.is_log else ""
     return (
         f'<svg height="13" aria-hidden="true"><text class="mark" x="{at}%" y="11" text-anchor="{anchor}">'
-        f"limit {mib(scale.limit)}</text></svg>"
+        f"limit {mib(scale.limit)}{kind}</text></svg>"
     )
 
 
@@ -167,7 +159,8 @@ def _against(nbytes: int | None, limit: int) -> str:
 # -- operations ------------------------------------------------------------------------------------------------------
 
 
-def _card(row: OpRow, place: int, owner: int | None, scale: _Scale) -> str:
+def _card(row: OpRow, place: int, owner: int | None, limit: int) -> str:
+    scale = _Scale.over(row, limit)
     exceeds = any(operand.exceeds for operand in row.operands)
     chip = '<span class="chip exceeds">above the limit</span>' if exceeds else '<span class="chip fits">fits</span>'
     facts = {
@@ -184,7 +177,7 @@ def _card(row: OpRow, place: int, owner: int | None, scale: _Scale) -> str:
     rows = "".join(_operand(operand, scale) for operand in row.operands)
     planner = ""
     if row.spans is not None:
-        planner = _planner(row.spans, scale.limit) if owner == place else _elsewhere(row, owner)
+        planner = _planner(row.spans, limit) if owner == place else _elsewhere(row, owner)
     return f"""<article class="card" id="op-{place}" aria-labelledby="name-{place}">
 <h3 id="name-{place}"><code>{escape(row.name)}</code> <span class="op">{escape(row.op)}</span> {chip}</h3>
 <dl class="facts small">{told}</dl>
@@ -204,7 +197,7 @@ def _operand(operand: OperandRow, scale: _Scale) -> str:
     verb = "reads" if operand.is_input else "writes"
     flag = " <b>Above the limit.</b>" if operand.exceeds else ""
     return (
-        f'<tr><th scope="row">{verb} <code>{escape(operand.name)}</code>'
+        f'<tr><th scope="row"><span class="verb">{verb}</span> <code>{escape(operand.name)}</code>'
         f"<small>{escape(operand.dtype)}, {size}</small><small>{where}</small></th>"
         f'<td>{_bars(operand, scale)}<p class="values">{mib(operand.window_whole_nbytes)} → '
         f"<b>{mib(operand.window_nbytes)}</b>{flag}</p></td></tr>"

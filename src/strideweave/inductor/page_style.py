@@ -52,7 +52,7 @@ code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, "DejaVu Sans Mono"
 .chip { font-size: .78rem; font-weight: 600; border-radius: 99px; padding: .1rem .6rem; white-space: nowrap; }
 .fits { color: var(--good); background: var(--good-page); }
 .exceeds { color: var(--bad); background: var(--bad-page); }
-.facts { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .1rem .8rem; margin: .6rem 0; }
+.facts { display: grid; grid-template-columns: 5rem minmax(0, 1fr); gap: .1rem .8rem; margin: .6rem 0; }
 .facts dt { color: var(--soft); }
 .facts dd { margin: 0; }
 
@@ -70,7 +70,8 @@ thead th { border-top: 0; font-size: .8rem; color: var(--soft); font-weight: 600
 tbody th { font-weight: 400; }
 th:last-child, td:last-child { padding-right: 0; }
 caption { text-align: left; color: var(--soft); font-size: .875rem; padding-bottom: .3rem; }
-.windows .who { width: 36%; }
+.windows .who { width: 38%; }
+.windows .verb { font-size: .875rem; color: var(--soft); }
 .windows small { display: block; color: var(--soft); font-size: .78rem; line-height: 1.35; }
 .found .number { width: 32%; }
 .found .narrow { width: 26%; }
@@ -83,7 +84,7 @@ svg { display: block; width: 100%; overflow: visible; }
 .mark { fill: var(--soft); font-size: 11px; font-weight: 600; }
 .values { font-size: .85rem; margin: .15rem 0 0; }
 .values b { font-weight: 600; }
-.legend { display: flex; flex-wrap: wrap; gap: .3rem 1rem; list-style: none; margin: .6rem 0 0; padding: 0; }
+.legend { display: flex; flex-wrap: wrap; gap: .3rem 1rem; list-style: none; margin: .6rem 0 1rem; padding: 0; }
 .legend svg { display: inline-block; width: 1.1rem; height: .7rem; margin-right: .35rem; }
 
 details { margin-top: .7rem; }
@@ -91,6 +92,5 @@ summary { cursor: pointer; padding: .3rem 0; color: var(--link); }
 pre {
   white-space: pre-wrap; background: var(--track); border-radius: 8px; padding: .7rem; font-size: .78rem; margin: .3rem 0;
 }
-@media (max-width: 30rem) { .facts { grid-template-columns: minmax(0, 1fr); } .facts dd { margin-bottom: .3rem; } }
 @media print { .card { break-inside: avoid; } }
 """
