@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ def explain(function: Callable[..., Any], *args: Any, plan_only: bool = False, *
     import torch._inductor.config as inductor_config
     from torch._inductor.exc import InductorError
     from torch._subclasses import FakeTensorMode
+    from torch._subclasses.fake_tensor import DataDependentOutputException
     from torch.utils._pytree import tree_map
 
     from strideweave.inductor.backend import register
@@ -48,6 +50,7 @@ def explain(function: Callable[..., Any], *args: Any, plan_only: bool = False, *
         reporting() as report,
         inductor_config.patch(force_disable_caches=True),
         warnings.catch_warnings(action="ignore"),  # what torch says of itself while it compiles
+        _silent("torch._inductor.utils"),  # where it leaves its files when it is refused
     ):
         args, kwargs = tree_map(_fake if plan_only else _to_card, (args, kwargs))
         try:
@@ -56,8 +59,24 @@ def explain(function: Callable[..., Any], *args: Any, plan_only: bool = False, *
             if isinstance(error.inner_exception, Unsupported):
                 raise error.inner_exception from None
             raise
+        except DataDependentOutputException as error:
+            raise Unsupported(
+                f"cannot plan {getattr(function, '__name__', function)} without running it: {error.func} asks for the "
+                "value of a tensor. Tensors have no values while nothing runs. Leave plan_only out."
+            ) from None
     torch._dynamo.reset()
     return report
+
+
+@contextmanager
+def _silent(logger: str) -> Iterator[None]:
+    """While this lasts, a logger says nothing."""
+    named = logging.getLogger(logger)
+    before, named.disabled = named.disabled, True
+    try:
+        yield
+    finally:
+        named.disabled = before
 
 
 def _to_card(value: Any) -> Any:
