@@ -17,8 +17,8 @@ from typing import Any
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _LAUNCH = (
-    "import os, sys; r, w = int(sys.argv[1]), int(sys.argv[2]); r, w = os.dup(r), os.dup(w); "
-    "os.dup2(r, 3, inheritable=True); os.dup2(w, 4, inheritable=True); os.execv(sys.argv[3], sys.argv[3:])"
+    "import fcntl, os, sys; r, w = (fcntl.fcntl(int(n), fcntl.F_DUPFD, 10) for n in sys.argv[1:3]); "
+    "os.dup2(r, 3); os.dup2(w, 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
 
 

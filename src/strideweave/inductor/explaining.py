@@ -80,7 +80,11 @@ def _silent(logger: str) -> Iterator[None]:
 
 
 def _to_card(value: Any) -> Any:
-    return value.to("spyre") if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+        return value
+    moved = value.to("spyre")
+    copy_names(value, moved)
+    return moved
 
 
 def _fake(value: Any) -> Any:

@@ -99,15 +99,15 @@ class Report:
     `str(report)` is a table; `report.to_json()` plain data; `report.to_html()` a page.
     """
 
-    limit_nbytes: int = field(default_factory=lambda: config.max_span_bytes)
-    """The window that one core had while it was made."""
-    cores: int = field(default_factory=lambda: config.sencores)
-    """How many cores the card had."""
     rows: list[OpRow] = field(default_factory=list)
     fallbacks: dict[str, str] = field(default_factory=dict)
     """Operations that run elsewhere, and why."""
     programs: list[str] = field(default_factory=list)
     """The text of every program."""
+    limit_nbytes: int = field(default_factory=lambda: config.max_span_bytes)
+    """The window that one core had while it was made."""
+    cores: int = field(default_factory=lambda: config.sencores)
+    """How many cores the card had."""
 
     def to_json(self) -> dict[str, Any]:
         """The same as dicts, lists, numbers and text."""
