@@ -211,6 +211,8 @@ def test_sweep_over_a_function_of_a_file_gives_each_argument_the_shape(model: st
         (["--sweep", "divide", "--shapes", "8x64"], 1, "it is no operation"),
         (["--sweep", "sum", "--shapes", "8x64"], 1, "it names no dim"),
         (["--sweep", "sum:x", "--shapes", "8x64"], 1, "it names no dim"),
+        (["--sweep", "sum:2", "--shapes", "8x64"], 1, "there is no dim 2 among them"),
+        (["--sweep", "softmax:-3", "--shapes", "8x64"], 1, "there is no dim -3 among them"),
         (["--sweep", "add:1", "--shapes", "8x64"], 1, "it is no operation"),
         (["--sweep", "add", "--shapes", "8x64,"], 1, "it is no shape"),
         (["--sweep", "add", "--shapes", "8x64", "--dtype", "half-size"], 1, "it is no shape"),

@@ -174,9 +174,12 @@ def _operation(spec: str) -> tuple[Callable[..., Any], Callable[[Size], list[Siz
     name, _, detail = spec.partition(":")
     if name in ("add", "mul") and not detail:
         return (torch.add if name == "add" else torch.mul), lambda shape: [shape, shape]
-    if name == "sum" or name == "softmax":
-        dim = _dim(spec, detail or ("" if name == "sum" else "-1"))
-        return (lambda x: x.sum(dim) if name == "sum" else torch.softmax(x, dim)), lambda shape: [shape]
+    if name == "sum":
+        dim = _dim(spec, detail)
+        return (lambda x: x.sum(dim)), lambda shape: [_with_dim(spec, shape, dim)]
+    if name == "softmax":
+        dim = _dim(spec, detail or "-1")
+        return (lambda x: torch.softmax(x, dim)), lambda shape: [_with_dim(spec, shape, dim)]
     if name == "linear" and not detail:
         return F.linear, _sizes_of_linear
     if name == "matmul" and not detail:
@@ -196,6 +199,15 @@ def _dim(spec: str, detail: str) -> int:
         return int(detail)
     except ValueError:
         raise ValueError(f"cannot sweep {spec!r}: it names no dim. Write one, as sum:0.") from None
+
+
+def _with_dim(spec: str, shape: Size, dim: int) -> Size:
+    if not -len(shape) <= dim < len(shape):
+        raise ValueError(
+            f"cannot sweep {spec!r} over {'x'.join(map(str, shape))}: it has {len(shape)} dims, and there is no dim "
+            f"{dim} among them. Name one that it has."
+        )
+    return shape
 
 
 def _sizes_of_linear(shape: Size) -> list[Size]:
