@@ -20,7 +20,7 @@ from torch._inductor.codegen.common import (
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map
 
-from strideweave.inductor import lowering
+from strideweave.inductor import logs, lowering
 from strideweave.inductor.fx_passes import SpyreGraphPass, hints_in_key
 from strideweave.inductor.loops import LoopPass
 from strideweave.inductor.names import naming_inputs
@@ -150,7 +150,9 @@ def register() -> None:
     register_device_op_overrides("spyre", SpyreOverrides())
     register_interface_for_device("spyre", SpyreInterface)
     lowering.register()
+    logs.configure()
     _patch_compile_fx()
+    _pin_shapes()
 
 
 def _patch_compile_fx() -> None:
@@ -162,12 +164,46 @@ def _patch_compile_fx() -> None:
         # compile_fx calls itself again with the configuration set: once is enough.
         is_set = inductor_config._pre_fusion_custom_pass is _LOOPS
         if not is_set and uses_card(model_, example_inputs_):
+            _pin_numbers(model_, example_inputs_)
             kwargs["config_patches"] = {**CONFIG, **(kwargs.get("config_patches") or {})}
             kwargs["inner_compile"] = _with_hints(kwargs.get("inner_compile", compile_fx_module.compile_fx_inner))
         with naming_inputs(model_, example_inputs_), hints_in_key(model_):
             return original(model_, example_inputs_, *args, **kwargs)
 
     compile_fx_module.compile_fx = compile_fx
+
+
+def _pin_shapes() -> None:
+    """Extents of tensors on the card are constants of what is compiled: other extents are compiled anew."""
+    from torch._dynamo.variables import builder
+
+    original = builder._automatic_dynamic
+
+    @functools.wraps(original)
+    def pinned(e: Any, tx: Any, source: Any, static_shapes: bool, *args: Any, **kwargs: Any) -> Any:
+        return original(e, tx, source, static_shapes or e.device.type == "spyre", *args, **kwargs)
+
+    builder._automatic_dynamic = pinned
+
+
+def _pin_numbers(model: Any, inputs: Any) -> None:
+    """Whole numbers that are inputs of a graph become constants of it, guarded: others are compiled anew."""
+    nodes = getattr(getattr(model, "graph", None), "nodes", ())
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    if len(placeholders) != len(inputs) or not any(isinstance(value, torch.SymInt) for value in inputs):
+        return
+    numbers = {
+        node: int(value)  # which guards it
+        for node, value in zip(placeholders, inputs, strict=True)
+        if isinstance(value, torch.SymInt)
+    }
+
+    def known(node: Any) -> Any:
+        return numbers.get(node, node)
+
+    for user in {user for node in numbers for user in node.users}:
+        user.args, user.kwargs = torch.fx.map_arg(user.args, known), torch.fx.map_arg(user.kwargs, known)
+    model.recompile()
 
 
 def spyre_backend(gm: Any, example_inputs: Sequence[Any], **options: Any) -> Any:
@@ -177,6 +213,7 @@ def spyre_backend(gm: Any, example_inputs: Sequence[Any], **options: Any) -> Any
     back; what the function changes in place is changed in host memory too.
     """
     register()
+    _pin_numbers(gm, example_inputs)
     host = [k for k, t in enumerate(example_inputs) if isinstance(t, torch.Tensor) and t.device.type == "cpu"]
     if not host:
         return compile_fx_module.compile_fx(gm, list(example_inputs))
@@ -184,9 +221,10 @@ def spyre_backend(gm: Any, example_inputs: Sequence[Any], **options: Any) -> Any
     mode = detect_fake_mode(example_inputs)
     with mode if mode is not None else nullcontext():
         for k in host:
-            moved[k] = torch.empty_strided(
-                moved[k].size(), moved[k].stride(), dtype=moved[k].dtype, device="spyre"
-            ).requires_grad_(moved[k].requires_grad)
+            size, stride = tuple(map(int, moved[k].size())), tuple(map(int, moved[k].stride()))
+            moved[k] = torch.empty_strided(size, stride, dtype=moved[k].dtype, device="spyre").requires_grad_(
+                moved[k].requires_grad
+            )
     compiled: Any = compile_fx_module.compile_fx(_on_card(gm), moved)
 
     def run(*inputs: Any) -> Any:

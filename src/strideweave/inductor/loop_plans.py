@@ -174,7 +174,7 @@ def _is_uneven(op: Op, info: CoarseTileInfo, symbol: sympy.Symbol) -> bool:
     if not uneven:
         return False
     extent, count = op.iteration.ranges[symbol], int(info.loop_count[levels[0]])
-    (tile,) = uneven
+    tile = uneven[0]
     assert tile is not None
     if len(levels) != 1 or not (count - 1) * tile < extent < count * tile:
         raise Unsupported(

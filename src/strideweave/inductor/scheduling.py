@@ -110,7 +110,7 @@ class SpyreScheduling(BaseScheduling):
             wrapper.writeline(f"{name}.run({', '.join(self._arguments)})")  # type: ignore[no-untyped-call]
             self._specs, self._arguments = [], []
             self._emitter = Emitter(self._argument)
-        self.free_buffers_in_scheduler()
+            self.free_buffers_in_scheduler()  # what another device's unwritten kernels read is theirs to free
 
 
 class SpyreWrapper(PythonWrapperCodegen):

@@ -1,4 +1,4 @@
-"""What runs on the host in place of a few operations: products of float16, and convolutions."""
+"""What runs on the host in place of a few operations: products of float16, convolutions, histograms."""
 
 from __future__ import annotations
 
@@ -61,8 +61,16 @@ def _convolution_backward(
     )
 
 
+def _histogram(operation: torch._ops.OpOverload, values: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+    """Of whole numbers too, as accelerators have it: those that Float64 holds exactly."""
+    if values.is_floating_point() or "out" in named:
+        return operation(values, *arguments, **named)
+    return operation(values.double(), *arguments, **named).to(values.dtype)
+
+
 SUBSTITUTES: Final[dict[str, Callable[..., Any]]] = {
     "aten::convolution_overrideable": _convolution,
     "aten::convolution_backward_overrideable": _convolution_backward,
+    "aten::histc": _histogram,
     **{f"aten::{name}": _in_float32 for name in ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot")},
 }
