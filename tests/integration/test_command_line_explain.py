@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,7 @@ def test_json_is_the_report_as_plain_data(model: str) -> None:
     assert document["cores"] == config.sencores
     operations = {row["op"]: row for row in document["operations"]}
     plan = operations["batchmatmul"]["spans"]["plan"]
-    assert plan["levels"] == [
-        {"selected_host_dim": 1, "split_count": 2, "is_reduction": False, "tile_extent": None}
-    ]
+    assert plan["levels"] == [{"selected_host_dim": 1, "split_count": 2, "is_reduction": False, "tile_extent": None}]
     assert operations["batchmatmul"]["loops"] == [2]
     assert operations["batchmatmul"]["spans"]["candidates"]
     windows = [o["window_nbytes"] for row in document["operations"] for o in row["operands"]]
@@ -130,9 +129,7 @@ def test_sweep_is_a_table_of_shapes_and_dtypes() -> None:
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]] == cells
 
 
-@pytest.mark.parametrize(
-    ("rule", "levels", "tiles"), [("seed", [(0, 10)], 10), ("window", [(0, 10), (1, 4)], 40)]
-)
+@pytest.mark.parametrize(("rule", "levels", "tiles"), [("seed", [(0, 10)], 10), ("window", [(0, 10), (1, 4)], 40)])
 def test_rules_differ_where_a_whole_result_overflows(rule: str, levels: list[tuple[int, int]], tiles: int) -> None:
     (case,) = shown("--sweep", "sum:0", "--shapes", "2x20x16x64", "--span", "8KiB", "--rule", rule)["cases"]
     (planned,) = case["planned"]
@@ -233,3 +230,44 @@ def test_overflow_without_tiles_is_refused_with_what_to_do(model: str) -> None:
     text = " ".join(refused.output.split())
     assert "one core's window into" in text
     assert "automatic tiling" in text
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "spans.md"
+TABLES = re.findall(
+    r"^\$ strideweave explain (--sweep [^\n]*--markdown)\n```\n\n(.*?)\n\n(?!\||- )", PAGE.read_text(), re.M | re.S
+)
+
+
+@pytest.mark.parametrize(("command", "table"), TABLES, ids=[command for command, _ in TABLES])
+def test_table_of_the_page_is_what_the_command_prints(command: str, table: str) -> None:
+    done = call(*command.split())
+    assert done.exit_code == 0, done.output
+    # Everything up to the next paragraph of the page.
+    assert (
+        PAGE.read_text()
+        .partition(f"$ strideweave explain {command}\n```\n\n")[2]
+        .startswith(done.stdout.strip() + "\n\n")
+    )
+    assert table in done.stdout
+
+
+def test_page_has_tables_of_both_rules() -> None:
+    assert len(TABLES) >= 6
+    assert {"--rule seed" in command for command, _ in TABLES} == {True, False}
+
+
+def test_page_names_every_switch_with_its_variable_and_default() -> None:
+    source = (PAGE.parents[1] / "src/strideweave/spyre/config.py").read_text()
+    declared = {
+        name: (variable, default)
+        for name, variable, default in re.findall(
+            r'^(\w+): \w+ = (?:_flag|os\.environ\.get)\("(\w+)", "(\w+)"\)', source, re.M
+        )
+        if name.startswith("span_") or name in ("ignore_span_overflow_hints", "ignore_wsr_hints")
+    }
+    told = {
+        name: (variable, default)
+        for name, variable, default in re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\w+) \|", PAGE.read_text(), re.M)
+    }
+    assert len(declared) == 9
+    assert declared.items() <= told.items()

@@ -66,7 +66,9 @@ def page_of(report: Report, title: str) -> str:
     for k, row in enumerate(report.rows):
         if row.is_result:
             owners.setdefault((row.program, row.buffer), k)
-    cards = [_card(row, k, owners.get((row.program, row.buffer)), report.limit_nbytes) for k, row in enumerate(report.rows)]
+    cards = [
+        _card(row, k, owners.get((row.program, row.buffer)), report.limit_nbytes) for k, row in enumerate(report.rows)
+    ]
     return _PAGE.substitute(
         title=escape(title),
         style=STYLE,
@@ -121,8 +123,8 @@ def _bars(operand: OperandRow, scale: _Scale) -> str:
         f"{_against(operand.window_nbytes, scale.limit)} after."
     )
     return (
-        f'<svg role="img" aria-label="{escape(label)}" height="24"><rect class="track" width="100%" height="20" rx="3"/>'
-        f'{drawn}<line class="limit" x1="{limit}%" x2="{limit}%" y1="-3" y2="23"/></svg>'
+        f'<svg role="img" aria-label="{escape(label)}" height="24">'
+        f'<rect class="track" width="100%" height="20" rx="3"/>{drawn}<line class="limit" x1="{limit}%" x2="{limit}%" y1="-3" y2="23"/></svg>'
     )
 
 
@@ -184,7 +186,8 @@ def _card(row: OpRow, place: int, owner: int | None, limit: int) -> str:
 {nest}
 <h4>Windows</h4>
 <table class="windows">
-<thead><tr><th scope="col" class="who">operand</th><th scope="col">{_axis(scale)}window, before and after</th></tr></thead>
+<thead><tr><th scope="col" class="who">operand</th>
+<th scope="col">{_axis(scale)}window, before and after</th></tr></thead>
 <tbody>{rows}</tbody>
 </table>
 {planner}

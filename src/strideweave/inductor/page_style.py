@@ -90,7 +90,8 @@ svg { display: block; width: 100%; overflow: visible; }
 details { margin-top: .7rem; }
 summary { cursor: pointer; padding: .3rem 0; color: var(--link); }
 pre {
-  white-space: pre-wrap; background: var(--track); border-radius: 8px; padding: .7rem; font-size: .78rem; margin: .3rem 0;
+  white-space: pre-wrap; background: var(--track); border-radius: 8px; padding: .7rem; margin: .3rem 0;
+  font-size: .78rem;
 }
 @media print { .card { break-inside: avoid; } }
 """

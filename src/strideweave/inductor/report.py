@@ -235,4 +235,6 @@ def mib(nbytes: int | None) -> str:
     """Bytes as text: MiB from one on."""
     if nbytes is None:
         return "unknown"
-    return f"{nbytes / 2**20:.4g} MiB" if nbytes >= 2**20 else f"{nbytes} B"
+    if nbytes < 2**20:
+        return f"{nbytes} B"
+    return f"{nbytes / 2**20:.4g} MiB" if nbytes < 1000 * 2**20 else f"{nbytes / 2**20:.0f} MiB"

@@ -66,7 +66,7 @@ def verify_program(program: Program) -> None:
             advances = any(s in c.free_symbols for s in symbols for c in written.device_coordinates)
             if not advances and loop.count > 1 and not accumulates and written.arg_index >= 0:
                 raise InvalidProgram(
-                    f"{spec.op} writes {written.name} in a loop of {count} that does not advance it: it would be "
+                    f"{spec.op} writes {written.name} in a loop of {loop.count} that does not advance it: it would be "
                     "written again each time"
                 )
 

@@ -99,7 +99,8 @@ class Sweep:
         return f"{self.op}, windows of at most {mib(self.limit_nbytes)}, {cores}"
 
     def _refusals(self) -> list[tuple[str, str]]:
-        return [(" ".join(case.cells()[:2]), case.refused) for case in self.cases if case.refused]
+        """What was refused, and the first sentence of why; all of it is in `to_json()`."""
+        return [(" ".join(case.cells()[:2]), case.refused.split(". ")[0] + ".") for case in self.cases if case.refused]
 
 
 def sweep(spec: str, shapes: str, *, dtypes: str = "float16") -> Sweep:
@@ -226,4 +227,6 @@ def _sizes_of_matmul(shape: Size) -> list[Size]:
 
 
 def _wrong(name: str, shape: Size, want: str) -> ValueError:
-    return ValueError(f"cannot sweep {name} over {'x'.join(map(str, shape))}: its shapes are {want}. Write one of these.")
+    return ValueError(
+        f"cannot sweep {name} over {'x'.join(map(str, shape))}: its shapes are {want}. Write one of these."
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,7 @@ def test_page_can_be_read_without_seeing_it(make: Any) -> None:
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     assert page.all("html") == [{"lang": "en"}]
 
 
@@ -214,7 +214,7 @@ def chromium() -> str:
 
 
 @pytest.fixture(params=["head", "nasty", "softmax"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "softmax":
         with config.patch({"ignore_span_overflow_hints": False}):
             report = explain(lambda x: torch.softmax(x, -1), meta(200704, 4096), plan_only=True)
@@ -222,7 +222,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         report = {"head": head, "nasty": nasty}[request.param]()
     path = tmp_path / "page.html"
     path.write_text(report.to_html("A page"), encoding="utf-8")
-    yield path.as_uri()
+    return path.as_uri()
 
 
 @pytest.mark.parametrize(("width", "dark"), [(360, False), (360, True), (1200, False)])
