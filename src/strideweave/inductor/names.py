@@ -53,6 +53,13 @@ def name_tensor_dims(tensor: torch.Tensor, names: Sequence[str | None]) -> torch
     return tensor
 
 
+def copy_names(source: torch.Tensor, other: torch.Tensor) -> None:
+    """Give the dims of another tensor the names that those of `source` have, if they have any."""
+    names = getattr(source, _ATTRIBUTE, None)
+    if names is not None:
+        setattr(other, _ATTRIBUTE, names)
+
+
 def names_of_inputs() -> tuple[DimNames | None, ...]:
     """The names of the dims of the inputs of the graph that is being compiled, None for one without."""
     return _inputs.get()

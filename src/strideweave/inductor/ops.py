@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import sympy
@@ -14,6 +14,7 @@ from torch._inductor.virtualized import V
 from strideweave.inductor.coordinates import host_coordinates
 from strideweave.inductor.ir import FixedTiledLayout
 from strideweave.inductor.recording import Access, Recording, record
+from strideweave.inductor.spans.plans import SpanAnalysis
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Op:
         self.iteration = iteration_of(buffer.data)
         self.named_symbols: dict[sympy.Symbol, str] = {}
         self.work_div: dict[sympy.Symbol, int] = {}
-        self.span_analysis: Any = None
+        self.span_analysis: SpanAnalysis | None = None
         iteration = self.iteration
         index = (iteration.output, iteration.reduction) if buffer.data.get_reduction_type() else (iteration.output,)
         with patch.object(ir.FlexibleLayout, "allow_indexing", True):
@@ -159,11 +160,17 @@ def owner_of(name: str) -> str:
     return name
 
 
-def notes_of(name: str) -> tuple[str, ...]:
-    """What the planner of tiles tried for the operation that computes a buffer, line by line."""
+SCRATCH_SUFFIXES: Final = ("_tile", "_part", "_total")
+"""What stands behind the name of a buffer in the names of the scratch that its loops need."""
+
+
+def computed_by(name: str) -> tuple[str, SpanAnalysis | None]:
+    """The buffer that memory of this name is for, and what the planner of tiles found for it."""
+    for suffix in SCRATCH_SUFFIXES:
+        if V.graph.try_get_buffer(name) is None:
+            name = name.removesuffix(suffix)
     op = getattr(V.graph.try_get_buffer(name), "_spyre_op", None)
-    analysis = getattr(op, "span_analysis", None)
-    return () if analysis is None else tuple(analysis.lines())
+    return name, getattr(op, "span_analysis", None)
 
 
 def is_on_card(operation: Any) -> bool:

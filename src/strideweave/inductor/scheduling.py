@@ -15,10 +15,10 @@ from strideweave.inductor import passes
 from strideweave.inductor.codegen import Emitter
 from strideweave.inductor.ir import FixedTiledLayout
 from strideweave.inductor.loops import CountedLoopSchedulerNode
-from strideweave.inductor.ops import layout_of, notes_of, op_of
-from strideweave.inductor.report import add_program, add_row, is_reporting
+from strideweave.inductor.ops import computed_by, layout_of, op_of
+from strideweave.inductor.report import add_program, is_reporting
 from strideweave.inductor.tails import tail_of
-from strideweave.inductor.verify import verify_program, walk
+from strideweave.inductor.verify import verify_program
 from strideweave.spyre.specs import LoopSpec, Program, Spec
 
 
@@ -104,16 +104,7 @@ class SpyreScheduling(BaseScheduling):
             program = Program(name, tuple(self._specs), len(self._arguments), self._emitter.pool.nbytes)
             verify_program(program)
             if is_reporting():
-                add_program(repr(program))
-                for spec, loops in walk(program.specs):
-                    add_row(
-                        name,
-                        spec.args[-1].name,
-                        spec,
-                        loops,
-                        self._emitter.whole_ranges(spec),
-                        notes_of(spec.args[-1].name),
-                    )
+                add_program(program, self._emitter.whole_ranges, computed_by)
             arguments = ", ".join(self._argument_text(k, program) for k in range(len(self._arguments)))
             wrapper.header.writeline(f"{name} = SpyreKernel({program!r}, [{arguments}])")
             wrapper.writeline(f"{name}.run({', '.join(self._arguments)})")  # type: ignore[no-untyped-call]

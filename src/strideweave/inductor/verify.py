@@ -61,22 +61,22 @@ def verify_program(program: Program) -> None:
         _verify_spec(spec, len(loops))
         fixed = len(loops) if written.per_tile_fixed else written.fixed_loops
         accumulates = any(_same_place(arg, written) for arg in spec.args[:-1])
-        for k, count in enumerate(loops[fixed:], start=fixed):
+        for k, loop in enumerate(loops[fixed:], start=fixed):
             symbols = spec.tiled_symbols[len(loops) - 1 - k] if spec.tiled_symbols else ()
             advances = any(s in c.free_symbols for s in symbols for c in written.device_coordinates)
-            if not advances and count > 1 and not accumulates and written.arg_index >= 0:
+            if not advances and loop.count > 1 and not accumulates and written.arg_index >= 0:
                 raise InvalidProgram(
-                    f"{spec.op} writes {written.name} in a loop of {count} that does not advance it: it would be "
+                    f"{spec.op} writes {written.name} in a loop of {loop.count} that does not advance it: it would be "
                     "written again each time"
                 )
 
 
-def walk(specs: Sequence[Spec], loops: tuple[int, ...] = ()) -> list[tuple[OpSpec, tuple[int, ...]]]:
-    """Every operation with the counts of the loops around it, outermost first."""
-    found: list[tuple[OpSpec, tuple[int, ...]]] = []
+def walk(specs: Sequence[Spec], loops: tuple[LoopSpec, ...] = ()) -> list[tuple[OpSpec, tuple[LoopSpec, ...]]]:
+    """Every operation with the loops around it, outermost first."""
+    found: list[tuple[OpSpec, tuple[LoopSpec, ...]]] = []
     for spec in specs:
         if isinstance(spec, LoopSpec):
-            found += walk(spec.body, (*loops, int(spec.count)))
+            found += walk(spec.body, (*loops, spec))
         else:
             found.append((spec, loops))
     return found

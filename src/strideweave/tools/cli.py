@@ -102,31 +102,86 @@ def plan(path: Checkpoint, budget: Budget = None, as_json: Json = False) -> None
             _out.print(plan_table(numbers))
 
 
-@app.command(epilog="Example: strideweave explain model.py:forward --input 8x64 --input 64x32:float16")
+@app.command(
+    epilog="Example: strideweave explain model.py:forward --input 8x64 --input 64x32:float16 --html page.html | "
+    "Example: strideweave explain --sweep add --shapes 87616x4096,98000x4096:float32 --cores 1"
+)
 def explain(
-    target: Annotated[str, typer.Argument(help="FILE.py:FUNCTION.", show_default=False)],
+    target: Annotated[str | None, typer.Argument(help="FILE.py:FUNCTION.", show_default=False)] = None,
     inputs: Annotated[
         list[str] | None, typer.Option("--input", help="One for each argument: extents, and a dtype after a colon.")
     ] = None,
     cores: Annotated[int | None, typer.Option(min=1, max=32, help="How many cores the card has. Default: 32.")] = None,
     span: Annotated[str | None, typer.Option(help="The window of one core: 256MiB, 8KiB. Default: 256MiB.")] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="Tile automatically what overflows, by the rule seed or window.")
+    ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Run nothing, so that inputs need no memory. A sweep never runs.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page to this file instead.", show_default=False)] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(help="A table over shapes: add, mul, sum:DIM, softmax, linear, matmul or FILE.py:FUNCTION."),
+    ] = None,
+    shapes: Annotated[
+        str | None, typer.Option(help="Of a sweep: 87616x4096,98000x4096:float32. Tiled automatically.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of shapes that name none; commas between several.")] = "float16",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of a sweep in Markdown.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compile a function for the software card: every operation with its windows, tiles, cores and loops."""
     with _refusals():
         from strideweave.carriers.tiled_evictable.budget import parse_nbytes
         from strideweave.spyre import config
-        from strideweave.tools.explain import explain_target
+        from strideweave.tools.explain import explain_target, switches
 
-        changed: dict[str, int] = {} if cores is None else {"sencores": cores}
-        if span is not None:
-            changed["max_span_bytes"] = parse_nbytes(span)
+        _require_one(target, inputs, html, sweep, shapes, markdown=markdown)
+        nbytes = None if span is None else parse_nbytes(span)
+        changed = switches(cores=cores, span_nbytes=nbytes, rule=rule, automatic=sweep is not None)
         with config.patch(changed):
-            report = explain_target(target, inputs or [])
-            if as_json:
-                _print_json(report.to_json())
-            else:
-                _out.print(str(report), markup=False)
+            if sweep is not None:
+                from strideweave.tools.sweep import sweep as table_of
+
+                table = table_of(sweep, shapes or "", dtypes=dtype)
+                _show(table, table.to_markdown() if markdown else str(table), as_json=as_json)
+                return
+            report = explain_target(target or "", inputs or [], plan_only=plan_only)
+            if html is not None:
+                html.write_text(report.to_html(f"{Path(target or '').name} on the card"), encoding="utf-8")
+                if not as_json:
+                    _out.print(f"wrote {html}: {len(report.rows)} operations", markup=False, soft_wrap=True)
+                    return
+            _show(report, str(report), as_json=as_json)
+
+
+def _require_one(
+    target: str | None,
+    inputs: list[str] | None,
+    html: Path | None,
+    sweep: str | None,
+    shapes: str | None,
+    *,
+    markdown: bool,
+) -> None:
+    """Refuse options that do not go together."""
+    if (target is None) == (sweep is None):
+        raise typer.BadParameter("name FILE.py:FUNCTION, or an operation with --sweep")
+    if (sweep is None) != (shapes is None):
+        raise typer.BadParameter("--sweep and --shapes go together")
+    if sweep is not None and (inputs or html is not None):
+        raise typer.BadParameter("--input and --html belong to FILE.py:FUNCTION, not to --sweep")
+    if sweep is None and markdown:
+        raise typer.BadParameter("--markdown belongs to --sweep")
+
+
+def _show(result: Any, text: str, *, as_json: bool) -> None:
+    """What was found: as one JSON object, or as text whose lines are as long as they are."""
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        _out.print(text, markup=False, soft_wrap=True)
 
 
 @app.command(epilog="Example: strideweave gc --dry-run")
