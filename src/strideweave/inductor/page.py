@@ -124,7 +124,8 @@ def _bars(operand: OperandRow, scale: _Scale) -> str:
     )
     return (
         f'<svg role="img" aria-label="{escape(label)}" height="24">'
-        f'<rect class="track" width="100%" height="20" rx="3"/>{drawn}<line class="limit" x1="{limit}%" x2="{limit}%" y1="-3" y2="23"/></svg>'
+        f'<rect class="track" width="100%" height="20" rx="3"/>{drawn}'
+        f'<line class="limit" x1="{limit}%" x2="{limit}%" y1="-3" y2="23"/></svg>'
     )
 
 
