@@ -20,7 +20,7 @@ from torch._inductor.codegen.common import (
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map
 
-from strideweave.inductor import logs, lowering
+from strideweave.inductor import decompositions, logs, lowering
 from strideweave.inductor.fx_passes import SpyreGraphPass, hints_in_key
 from strideweave.inductor.loops import LoopPass
 from strideweave.inductor.names import naming_inputs
@@ -150,6 +150,7 @@ def register() -> None:
     register_device_op_overrides("spyre", SpyreOverrides())
     register_interface_for_device("spyre", SpyreInterface)
     lowering.register()
+    decompositions.register()
     logs.configure()
     _patch_compile_fx()
     _pin_shapes()

@@ -86,6 +86,16 @@ class Experts(nn.Module):
         return x + torch.einsum("ted,te->td", each, gates)
 
 
+class Mixture(nn.Module):
+    def __init__(self, words: int, dim: int = 64) -> None:
+        super().__init__()
+        self.embedding, self.block = nn.Embedding(words, dim), Experts(dim)
+        self.head = nn.Linear(dim, words, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.block(self.embedding(tokens).flatten(0, 1)).unflatten(0, tokens.shape))
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(20, 70), nn.GELU(), nn.LayerNorm(70), nn.Linear(70, 5))
 
@@ -203,11 +213,16 @@ def test_models_of_transformers_train_as_on_the_cpu(name: str) -> None:
             torch.testing.assert_close(other.grad.cpu(), one.grad, rtol=2e-3, atol=2e-4, msg=key)
 
 
-@pytest.mark.parametrize(("words", "limit"), [(769, 131072), (1369, 200000), (2004, 300000)])
-def test_vocabulary_head_is_tiled_in_forward_and_backward(words: int, limit: int) -> None:
-    # 49159, 87616 and 128256 rows, 64 times smaller, with a limit that only the head's weight is above.
+@pytest.mark.parametrize(
+    ("make", "words", "limit"),
+    [(Llama, 769, 131072), (Llama, 1369, 200000), (Mixture, 2004, 300000), (Mixture, 4096, 600000)],
+)
+def test_vocabulary_head_is_tiled_in_forward_and_backward(
+    make: Callable[[int], nn.Module], words: int, limit: int
+) -> None:
+    # 49159, 87616, 128256 and 262144 rows, 64 times smaller, with a limit that only the head's weight is above.
     torch.manual_seed(0)
-    host = Llama(words)
+    host: Any = make(words)
     card = copy.deepcopy(host).to("spyre")
     data, targets = tokens(words), tokens(words).flatten()
 

@@ -215,7 +215,6 @@ X, W = sw.from_torch(torch.ones(2, 4, 5)), sw.from_torch(torch.ones(3, 4, 2))
         (lambda: sw.conv_general(X, W, 1, "valid", output_dims=(0, 1, 1)), ValueError, "reordering of 0 to 2"),
         (lambda: sw.conv_general(X, W, 1, "valid", lhs_dims=(0, True, 2)), TypeError, "lhs_dims"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_convolved_is_refused(call: Callable[[], object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):

@@ -123,7 +123,6 @@ X = sw.from_torch(torch.ones(3, 4))
         (lambda: sw.einsum("ijk,kl->ijl", X, X), ValueError, "names 3 modes"),
         (lambda: sw.einsum("ij,ij->ij", X, X, accumulator_dtype=DType.Int8), TypeError, "Float32 or Float64"),
     ],
-    ids=str,
 )
 def test_what_is_no_einsum_is_refused(call: Callable[[], object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):

@@ -245,7 +245,6 @@ def test_linear_of_a_row_major_batch_is_row_major() -> None:
         (sw.linear, torch.nn.functional.linear, [(2, 4), (3, 4), (3,)]),
         (sw.linear, torch.nn.functional.linear, [(2, 2, 4), (3, 4)]),
     ],
-    ids=str,
 )
 def test_gradients_equal_torch_and_differences_on_every_layout(
     function: Callable[..., sw.Tensor], theirs: Callable[..., torch.Tensor], sizes: list[tuple[int, ...]]
@@ -314,7 +313,6 @@ def test_no_gradient_is_computed_for_an_operand_that_needs_none() -> None:
         (lambda: sw.linear(wrapped(3), wrapped(2, 3), 1.0), TypeError, "a bias is a Tensor or None"),
         (lambda: sw.linear(sw.tensor(1.0), wrapped(2, 3)), ValueError, "no modes"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_multiplied_is_refused(call: Callable[[], object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
