@@ -116,7 +116,7 @@ def test_at_least_520_of_the_plain_entries_equal_the_cpu_and_at_most_60_fall_bac
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool], ids=str)
 def test_other_dtypes_equal_the_cpu_too(dtype: torch.dtype) -> None:
     plain = [entry for entry in entries() if is_plain(entry) and dtype in entry.dtypes]
     found = outcomes(plain, samples=4, dtype=dtype)
