@@ -1,4 +1,4 @@
-"""Scratch belongs to one iteration: what an iteration reads there before it writes is poison, not what the last one left."""
+"""Scratch belongs to one iteration: what is read there before it is written is poison, not what the last one left."""
 
 from __future__ import annotations
 
