@@ -90,6 +90,8 @@ def _baddbmm(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any
 
 def _plus(bias: Any, product: Any, beta: Any, alpha: Any) -> Any:
     lowerings = stock.lowerings
+    if not product.get_dtype().is_floating_point:
+        beta, alpha = int(beta), int(alpha)  # as torch takes them
     if alpha != 1:
         product = lowerings[aten.mul.Tensor](product, alpha)
     if beta == 0:
