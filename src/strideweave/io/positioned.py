@@ -68,13 +68,13 @@ def read_run(descriptor: int, run: Run, path: str) -> int:
             continue
         except OSError as e:
             reason = f"{os.strerror(e.errno or 0)} after {done} of them"
-            raise _read_failure(run, path, reason, "Check the disk and try again.", e.errno) from e
+            raise read_failure(run, path, reason, "Check the disk and try again.", e.errno) from e
         if not moved:
             reason = f"the file ends after {done} of them"
             advice = "Every byte that is asked for must be there. Restore or re-download the file."
-            raise _read_failure(run, path, reason, advice, None)
+            raise read_failure(run, path, reason, advice, None)
         done += moved
-        first = _advance(run.views, first, moved)
+        first = advance(run.views, first, moved)
     return done
 
 
@@ -91,7 +91,7 @@ def write_run(descriptor: int, run: Run, path: str) -> int:
         if not moved:  # no progress and no reason given: going on would never end
             raise write_failure(run.offset_nbytes, run.length_nbytes, done, path, errno.EIO)
         done += moved
-        first = _advance(run.views, first, moved)
+        first = advance(run.views, first, moved)
     return done
 
 
@@ -113,7 +113,8 @@ def write_failure(offset_nbytes: int, length_nbytes: int, done_nbytes: int, path
     )
 
 
-def _read_failure(run: Run, path: str, reason: str, advice: str, number: int | None) -> StorageError:
+def read_failure(run: Run, path: str, reason: str, advice: str, number: int | None) -> StorageError:
+    """The error for a read that stopped, with why and what to do."""
     what = f"{run.length_nbytes} bytes at byte {run.offset_nbytes} of {path!r}"
     return StorageError(
         f"cannot read {what}: {reason}. {advice}",
@@ -124,8 +125,8 @@ def _read_failure(run: Run, path: str, reason: str, advice: str, number: int | N
     )
 
 
-def _advance(views: list[memoryview], first: int, moved: int) -> int:
-    """The first view that is not done; a view done in part is replaced by what is left of it."""
+def advance(views: list[memoryview], first: int, moved: int) -> int:
+    """The first view that is not done after `moved` more bytes; a view done in part becomes what is left of it."""
     while first < len(views) and moved >= len(views[first]):
         moved -= len(views[first])
         first += 1

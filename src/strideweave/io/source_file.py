@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from strideweave.io.descriptors import DEFAULT_DESCRIPTORS, Descriptors
+from strideweave.io.direct import PastCache
 from strideweave.io.errors import ChangedFileError, MissingFileError, StorageError
 from strideweave.io.positioned import Run, Span, join_spans, read_run
 
@@ -79,6 +80,7 @@ class SourceFile:
         "_fingerprint",
         "_identity",
         "_key",
+        "_past_cache",
         "_path",
     )
 
@@ -110,7 +112,9 @@ class SourceFile:
         self._require_same(facts)
         self._descriptors = DEFAULT_DESCRIPTORS if descriptors is None else descriptors
         self._key = self._descriptors.new_key()
-        weakref.finalize(self, self._descriptors.forget, self._key).atexit = False
+        self._past_cache = PastCache(self._path, self._descriptors)
+        for key in (self._key, self._past_cache.key):
+            weakref.finalize(self, self._descriptors.forget, key).atexit = False
 
     @property
     def path(self) -> str:
@@ -152,12 +156,16 @@ class SourceFile:
             return 0
         try:
             with self._descriptors.borrow(self._key, self._open) as descriptor:
-                return sum(read_run(descriptor, run, self._path) for run in runs)
+                return sum(self._read(descriptor, run) for run in runs)
         except ChangedFileError:
             raise
         except StorageError:
             self.check_unchanged()  # a file that changed under the read explains it better
             raise
+
+    def _read(self, descriptor: int, run: Run) -> int:
+        nbytes = self._past_cache.read(descriptor, run, self._open_direct)
+        return read_run(descriptor, run, self._path) if nbytes is None else nbytes
 
     def drop_page_cache(self) -> None:
         """The kernel keeps no page of the file, as far as it follows advice: the next read is a cold one."""
@@ -169,6 +177,7 @@ class SourceFile:
     def close(self) -> None:
         """The descriptor is closed; a later read opens the file again."""
         self._descriptors.forget(self._key)
+        self._descriptors.forget(self._past_cache.key)
 
     def _look(self) -> os.stat_result:
         try:
@@ -197,6 +206,15 @@ class SourceFile:
             self._require_fingerprint(descriptor)
             self._ctime_ns = facts.st_ctime_ns
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead of what nobody asked for
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _open_direct(self, flag: int) -> int:
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flag)
+        try:
+            self._require_same(os.fstat(descriptor))
         except BaseException:
             os.close(descriptor)
             raise

@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import final
 
 from strideweave.io.descriptors import DEFAULT_DESCRIPTORS, Descriptors
+from strideweave.io.direct import PastCache
 from strideweave.io.errors import ChangedFileError, StorageError
 from strideweave.io.owned_directory import session_directory
-from strideweave.io.positioned import Span, join_spans, read_run, write_failure, write_run
+from strideweave.io.positioned import Run, Span, join_spans, read_run, write_failure, write_run
 
 # The calls that make space and make it last, looked up at each call so that tests can make one fail.
 _posix_fallocate = os.posix_fallocate
@@ -56,10 +57,16 @@ class WritableFile:
         self._node: tuple[int, int] | None = None  # device and inode, known once it has been opened
         self._descriptors = DEFAULT_DESCRIPTORS if descriptors is None else descriptors
         self._key = self._descriptors.new_key()
+        self._past_cache = PastCache(self._path, self._descriptors)
         with self._descriptors.borrow(self._key, self._open):
             pass
         self._end = weakref.finalize(
-            self, _let_go, self._descriptors, self._key, self._path if path is None else None, os.getpid()
+            self,
+            _let_go,
+            self._descriptors,
+            (self._key, self._past_cache.key),
+            self._path if path is None else None,
+            os.getpid(),
         )
         self._end.atexit = False  # the whole session directory goes then
 
@@ -88,7 +95,20 @@ class WritableFile:
         self._require_open("read")
         runs = join_spans(spans, path=self._path, into_memory=True)
         with self._descriptors.borrow(self._key, self._open) as descriptor:
-            return sum(read_run(descriptor, run, self._path) for run in runs)
+            return sum(self._read(descriptor, run) for run in runs)
+
+    def _read(self, descriptor: int, run: Run) -> int:
+        nbytes = self._past_cache.read(descriptor, run, self._open_direct)
+        return read_run(descriptor, run, self._path) if nbytes is None else nbytes
+
+    def _open_direct(self, flag: int) -> int:
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | flag)
+        try:
+            self._require_same(os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def write_from(self, spans: Sequence[Span]) -> int:
         """The file holds the bytes of every span's memory from its offset on; returns the bytes written.
@@ -238,9 +258,10 @@ class WritableFile:
             raise self._no_room(nbytes, before, e) from e
 
 
-def _let_go(descriptors: Descriptors, key: int, anonymous_path: str | None, owner_pid: int) -> None:
-    """The end of a file: its descriptor is closed, and the process that made it removes an anonymous one."""
-    descriptors.forget(key)
+def _let_go(descriptors: Descriptors, keys: tuple[int, ...], anonymous_path: str | None, owner_pid: int) -> None:
+    """The end of a file: its descriptors are closed, and the process that made it removes an anonymous one."""
+    for key in keys:
+        descriptors.forget(key)
     if anonymous_path is not None and os.getpid() == owner_pid:
         with contextlib.suppress(OSError):
             os.unlink(anonymous_path)  # noqa: PTH108 - at interpreter shutdown less can go wrong

@@ -1,0 +1,234 @@
+"""Reads past the page cache, where the file system allows them: what nobody has cached need not be cached, or copied.
+
+A direct read moves whole blocks of a file to memory that begins at a whole block. Where the file and the memory are
+equally far from one, the disk writes into the memory itself; elsewhere blocks land in a small buffer of the thread and
+are copied from it, so that a tile lies where arithmetic wants it whatever its place in the file is. No byte beside the
+memory that was asked for is touched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from strideweave.io import positioned
+from strideweave.io.descriptors import Descriptors
+from strideweave.io.errors import StorageError
+from strideweave.io.positioned import Run, read_failure
+
+BLOCK_NBYTES: Final = 4096
+"""What offsets, lengths and addresses of a direct read are multiples of; every block device takes it."""
+LEAST_NBYTES: Final = 128 << 10
+"""Shorter reads go through the page cache."""
+_LEAST_STRAIGHT_NBYTES: Final = 32 << 10  # less than this is copied: a vector more costs as much
+_BOUNCE_NBYTES: Final = 1 << 20
+_MOST_NBYTES: Final = 8 << 20  # of one call
+_CACHED: Final = 0.9  # of the pages: then the page cache is the faster place
+_REFUSALS: Final = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
+_CACHESTAT: Final = 451  # Linux 6.5
+_O_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+
+_thread = threading.local()
+
+
+class PastCache:
+    """How one file is read directly: the key of its second descriptor, and whether the file system takes part."""
+
+    def __init__(self, path: str, descriptors: Descriptors) -> None:
+        self._path = path
+        self._descriptors = descriptors
+        self.key = descriptors.new_key()
+        self.is_refused = not _O_DIRECT
+
+    def read(self, descriptor: int, run: Run, opener: Callable[[int], int]) -> int | None:
+        """The memory of the run holds the file's bytes; how many, or None when they are to be read as usual.
+
+        `opener` opens the file with the flag that it is given, and refuses a file that is not the one it was.
+        Errors: StorageError when a byte cannot be had; what the opener raises but OSError.
+        """
+        if run.length_nbytes < LEAST_NBYTES or self.is_refused or not _is_wanted(descriptor, run):
+            return None
+        try:
+            with self._descriptors.borrow(self.key, lambda: opener(_O_DIRECT)) as direct:
+                return _read(direct, run, self._path)
+        except _RefusedError:
+            self.is_refused = True
+        except StorageError:
+            raise
+        except OSError as e:  # it cannot be opened in this way: the open descriptor still can be read
+            self.is_refused = e.errno in _REFUSALS
+        return None
+
+
+class _RefusedError(Exception):
+    """The file system does not do it."""
+
+
+def direct_io() -> str:
+    """What STRIDEWEAVE_DIRECT_IO says: "auto" by default, "0" for never, "1" for whatever is cached, too.
+
+    Errors: ValueError for anything else.
+
+    >>> direct_io()
+    'auto'
+    """
+    text = os.environ.get("STRIDEWEAVE_DIRECT_IO", "").strip().lower() or "auto"
+    if text not in ("auto", "0", "1"):
+        raise ValueError(
+            f"cannot read with STRIDEWEAVE_DIRECT_IO={text!r}: it is 0, 1 or auto. Direct reads go past the page "
+            "cache. Set it to one of these, or unset it."
+        )
+    return text
+
+
+def _is_wanted(descriptor: int, run: Run) -> bool:
+    mode = direct_io()
+    if mode != "auto":
+        return mode == "1"
+    cached = cached_nbytes(descriptor, run.offset_nbytes, run.length_nbytes)
+    return cached is not None and cached < _CACHED * run.length_nbytes
+
+
+def cached_nbytes(descriptor: int, offset_nbytes: int, length_nbytes: int) -> int | None:
+    """How many bytes of a stretch of a file the page cache holds; None where the kernel does not tell."""
+    global _syscall
+    if _syscall is None:
+        return None
+    stretch = (ctypes.c_uint64 * 2)(offset_nbytes, length_nbytes)
+    found = (ctypes.c_uint64 * 5)()
+    if _syscall(ctypes.c_long(_CACHESTAT), descriptor, stretch, found, 0):
+        if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):
+            _syscall = None
+        return None
+    return int(found[0]) * mmap.PAGESIZE
+
+
+def _load_syscall() -> Callable[..., int] | None:
+    if sys.platform == "linux" and sys.maxsize > 2**32:
+        with suppress(OSError, AttributeError):
+            return ctypes.CDLL(None, use_errno=True).syscall
+    return None
+
+
+_syscall = _load_syscall()  # None once it is known that the kernel does not tell
+
+
+class _Stretch(NamedTuple):
+    """Whole blocks of a file, and the memory that they go to; None where they are copied."""
+
+    begin: int
+    end: int
+    memory: memoryview | None
+
+
+def _read(descriptor: int, run: Run, path: str) -> int:
+    bounce = _bounce()
+    batch: list[memoryview] = []
+    began = at = run.offset_nbytes // BLOCK_NBYTES * BLOCK_NBYTES
+    used = 0
+    copies: list[tuple[int, int, int]] = []  # file begin, file end, place in the bounce buffer
+    for begin, end, memory in _pieces(run):
+        length = end - begin
+        if batch and (at - began + length > _MOST_NBYTES or (memory is None and used + length > _BOUNCE_NBYTES)):
+            _fill(descriptor, batch, began, run, path)
+            _copy_out(run, copies, bounce)
+            batch, copies, began, used = [], [], begin, 0
+        if memory is None:
+            batch.append(bounce[used : used + length])
+            copies.append((begin, end, used))
+            used += length
+        else:
+            batch.append(memory)
+        at = end
+    _fill(descriptor, batch, began, run, path)
+    _copy_out(run, copies, bounce)
+    return run.length_nbytes
+
+
+def _pieces(run: Run) -> Iterator[_Stretch]:
+    """The blocks of a run in pieces that one call, or the bounce buffer, can take."""
+    for begin, end, memory in _stretches(run):
+        most = _BOUNCE_NBYTES if memory is None else _MOST_NBYTES
+        for low in range(begin, end, most):
+            high = min(low + most, end)
+            yield _Stretch(low, high, None if memory is None else memory[low - begin : high - begin])
+
+
+def _stretches(run: Run) -> Iterator[_Stretch]:
+    """The blocks of a run, one after the other: straight into memory where both are aligned alike."""
+    at = run.offset_nbytes // BLOCK_NBYTES * BLOCK_NBYTES
+    place = run.offset_nbytes
+    for view in run.views:
+        first = -(-place // BLOCK_NBYTES) * BLOCK_NBYTES
+        last = (place + len(view)) // BLOCK_NBYTES * BLOCK_NBYTES
+        if last - first >= _LEAST_STRAIGHT_NBYTES and (_address(view) - place) % BLOCK_NBYTES == 0:
+            if at < first:
+                yield _Stretch(at, first, None)
+            yield _Stretch(first, last, view[first - place : last - place])
+            at = last
+        place += len(view)
+    end = -(-place // BLOCK_NBYTES) * BLOCK_NBYTES
+    if at < end:
+        yield _Stretch(at, end, None)
+
+
+def _fill(descriptor: int, batch: list[memoryview], began: int, run: Run, path: str) -> None:
+    """The memory of a batch holds the blocks from `began` on, up to the last byte that the run needs."""
+    length = sum(map(len, batch))
+    needed = min(began + length, run.offset_nbytes + run.length_nbytes) - began
+    done = first = 0
+    while done < needed:
+        try:
+            moved = positioned._preadv(descriptor, batch[first:], began + done)
+        except InterruptedError:
+            continue
+        except OSError as e:
+            if e.errno in _REFUSALS:
+                raise _RefusedError from e
+            reason = f"{os.strerror(e.errno or 0)} at byte {began + done}"
+            raise read_failure(run, path, reason, "Check the disk and try again.", e.errno) from e
+        done += moved
+        if done < needed and (not moved or moved % BLOCK_NBYTES):
+            reason = f"the file ends at byte {began + done}"
+            advice = "Every byte that is asked for must be there. Restore or re-download the file."
+            raise read_failure(run, path, reason, advice, None)
+        first = positioned.advance(batch, first, moved)
+
+
+def _copy_out(run: Run, copies: list[tuple[int, int, int]], bounce: memoryview) -> None:
+    """What the run wants of the blocks in the bounce buffer is in its memory."""
+    if not copies:
+        return
+    source = np.frombuffer(bounce, np.uint8)
+    place = run.offset_nbytes
+    for view in run.views:
+        for begin, end, used in copies:
+            low, high = max(begin, place), min(end, place + len(view))
+            if low < high:
+                target = np.frombuffer(view[low - place : high - place], np.uint8)
+                np.copyto(target, source[used + low - begin : used + high - begin])  # without the interpreter's lock
+        place += len(view)
+
+
+def _bounce() -> memoryview:
+    """The buffer of this thread, on pages that exist already."""
+    found: memoryview | None = getattr(_thread, "bounce", None)
+    if found is None:
+        mapping = mmap.mmap(-1, _BOUNCE_NBYTES)
+        found = _thread.bounce = memoryview(mapping)
+        found[:: mmap.PAGESIZE] = bytes(len(found) // mmap.PAGESIZE)
+    return found
+
+
+def _address(view: memoryview) -> int:
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return address
