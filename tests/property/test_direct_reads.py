@@ -170,6 +170,7 @@ def test_file_system_without_it_is_read_as_usual(path: Path, monkeypatch: pytest
 
 def test_what_is_cached_is_taken_from_the_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_direct_io(path)
+    monkeypatch.setattr(direct._page_cache, "has_room", lambda: False)
     source, out = SourceFile(path), one(1024 * KIB)
     descriptor = os.open(path, os.O_RDONLY)
     path.read_bytes()
@@ -210,3 +211,19 @@ def test_forked_child_reads_on(path: Path) -> None:
         source.read_into([(7, again)])
         os._exit(0 if again == out else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("available", "reads"), [(8 << 30, 0), (3 << 20, 1)])
+def test_files_that_the_page_cache_has_room_for_go_through_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, available: int, reads: int
+) -> None:
+    needs_direct_io(path)
+    source, out = SourceFile(path), one(1024 * KIB)
+    source.drop_page_cache()
+    opened: list[int] = []
+    monkeypatch.setattr(direct, "available_nbytes", lambda: available)
+    monkeypatch.setattr(direct, "cached_nbytes", lambda *_: 0)
+    monkeypatch.setattr(direct, "_page_cache", direct._PageCache())
+    monkeypatch.setattr(direct, "_read", lambda fd, run, path: opened.append(fd) or run.length_nbytes)
+    source.read_into([(0, out)])
+    assert len(opened) == reads

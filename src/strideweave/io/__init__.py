@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strideweave.io.atomic import publish
+from strideweave.io.available import available_nbytes
 from strideweave.io.descriptors import DEFAULT_DESCRIPTORS, Descriptors
 from strideweave.io.errors import ChangedFileError, MissingFileError, StorageError
 from strideweave.io.lanes import Lanes, Priority, default_lanes
@@ -25,6 +26,7 @@ __all__ = [
     "SourceFile",
     "StorageError",
     "WritableFile",
+    "available_nbytes",
     "cache_root",
     "collect_garbage",
     "default_lanes",

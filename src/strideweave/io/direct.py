@@ -1,4 +1,7 @@
-"""Reads past the page cache, where the file system allows them: what nobody has cached need not be cached, or copied.
+"""Reads past the page cache, where the file system allows them and where the cache could not hold the files anyway.
+
+A page cache that has room for all files that are read makes every second read a copy of memory. One that has not is
+filled and emptied for nothing, and each byte costs a copy and a page more.
 
 A direct read moves whole blocks of a file to memory that begins at a whole block. Where the file and the memory are
 equally far from one, the disk writes into the memory itself; elsewhere blocks land in a small buffer of the thread and
@@ -14,6 +17,8 @@ import mmap
 import os
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -21,6 +26,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from strideweave.io import positioned
+from strideweave.io.available import available_nbytes
 from strideweave.io.descriptors import Descriptors
 from strideweave.io.errors import StorageError
 from strideweave.io.positioned import Run, read_failure
@@ -33,6 +39,8 @@ _LEAST_STRAIGHT_NBYTES: Final = 32 << 10  # less than this is copied: a vector m
 _BOUNCE_NBYTES: Final = 1 << 20
 _MOST_NBYTES: Final = 8 << 20  # of one call
 _CACHED: Final = 0.9  # of the pages: then the page cache is the faster place
+_ROOM: Final = 0.75  # of what is available may be page cache of ours
+_LOOK_S: Final = 0.5  # memory is looked at no more often
 _REFUSALS: Final = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
 _CACHESTAT: Final = 451  # Linux 6.5
 _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)
@@ -48,6 +56,8 @@ class PastCache:
         self._descriptors = descriptors
         self.key = descriptors.new_key()
         self.is_refused = not _O_DIRECT
+        self.nbytes = 0
+        """How long the file was when it was read last."""
 
     def read(self, descriptor: int, run: Run, opener: Callable[[int], int]) -> int | None:
         """The memory of the run holds the file's bytes; how many, or None when they are to be read as usual.
@@ -55,7 +65,7 @@ class PastCache:
         `opener` opens the file with the flag that it is given, and refuses a file that is not the one it was.
         Errors: StorageError when a byte cannot be had; what the opener raises but OSError.
         """
-        if run.length_nbytes < LEAST_NBYTES or self.is_refused or not _is_wanted(descriptor, run):
+        if run.length_nbytes < LEAST_NBYTES or self.is_refused or not self._is_wanted(descriptor, run):
             return None
         try:
             with self._descriptors.borrow(self.key, lambda: opener(_O_DIRECT)) as direct:
@@ -67,6 +77,41 @@ class PastCache:
         except OSError as e:  # it cannot be opened in this way: the open descriptor still can be read
             self.is_refused = e.errno in _REFUSALS
         return None
+
+    def _is_wanted(self, descriptor: int, run: Run) -> bool:
+        mode = direct_io()
+        if mode != "auto":
+            return mode == "1"
+        if not self.nbytes:
+            with _lock:
+                _files.add(self)
+        self.nbytes = os.fstat(descriptor).st_size
+        if _page_cache.has_room():
+            return False
+        cached = cached_nbytes(descriptor, run.offset_nbytes, run.length_nbytes)
+        return cached is not None and cached < _CACHED * run.length_nbytes
+
+
+class _PageCache:
+    """Whether the kernel could keep all files that are read: asked at every read, looked up now and then."""
+
+    def __init__(self) -> None:
+        self._looked_s = -1.0
+        self._has_room = True
+
+    def has_room(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked_s > _LOOK_S:
+            self._looked_s = now
+            with _lock:
+                nbytes = sum(file.nbytes for file in _files)
+            self._has_room = nbytes <= _ROOM * available_nbytes()
+        return self._has_room
+
+
+_lock = threading.Lock()  # guards _files
+_files: weakref.WeakSet[PastCache] = weakref.WeakSet()
+_page_cache = _PageCache()
 
 
 class _RefusedError(Exception):
@@ -88,14 +133,6 @@ def direct_io() -> str:
             "cache. Set it to one of these, or unset it."
         )
     return text
-
-
-def _is_wanted(descriptor: int, run: Run) -> bool:
-    mode = direct_io()
-    if mode != "auto":
-        return mode == "1"
-    cached = cached_nbytes(descriptor, run.offset_nbytes, run.length_nbytes)
-    return cached is not None and cached < _CACHED * run.length_nbytes
 
 
 def cached_nbytes(descriptor: int, offset_nbytes: int, length_nbytes: int) -> int | None:
@@ -232,3 +269,11 @@ def _bounce() -> memoryview:
 def _address(view: memoryview) -> int:
     address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
     return address
+
+
+def _start_afresh_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_afresh_in_child)

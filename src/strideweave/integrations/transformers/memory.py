@@ -1,16 +1,9 @@
-"""How much memory this process may still take, by the machine and by its control group, and how much it took."""
+"""How much memory this process took."""
 
 from __future__ import annotations
 
 import resource
 from pathlib import Path
-
-_UNLIMITED = 2**60
-
-
-def available_nbytes() -> int:
-    """The bytes that can still be allocated: MemAvailable, or what the control group leaves if that is less."""
-    return min(_machine_available(), _group_available())
 
 
 def reset_peak_rss() -> bool:
@@ -37,34 +30,6 @@ def _status(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def _machine_available() -> int:
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return _UNLIMITED
-
-
-def _group_available() -> int:
-    """What the memory control group leaves; its page cache counts as free, since it is given up first."""
-    for limit, usage, cache in (
-        (
-            "/sys/fs/cgroup/memory.max",
-            "/sys/fs/cgroup/memory.current",
-            ("/sys/fs/cgroup/memory.stat", "file"),
-        ),
-        (
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-            ("/sys/fs/cgroup/memory/memory.stat", "total_cache"),
-        ),
-    ):
-        limits, used = _lines(limit), _lines(usage)
-        if limits and used and limits[0] != "max":
-            cached = [int(line.split()[1]) for line in _lines(cache[0]) if line.split()[0] == cache[1]]
-            return int(limits[0]) - int(used[0]) + sum(cached)
-    return _UNLIMITED
 
 
 def _lines(path: str) -> list[str]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from strideweave.carriers.tiled_evictable.budget import format_nbytes, parse_nbytes
 from strideweave.checkpoint import Checkpoint
 from strideweave.integrations.transformers import _compat
-from strideweave.integrations.transformers.memory import available_nbytes
 from strideweave.integrations.transformers.sources import ExpertSources, require_supported, resolve
+from strideweave.io import available_nbytes
 
 _HEADROOM = 0.1
 
