@@ -49,7 +49,9 @@ def _product(a: Any, b: Any, *, out_dtype: torch.dtype | None = None) -> ir.Tens
     load_a, load_b = a.make_loader(), b.make_loader()
     dtype = a.get_dtype() if out_dtype is None else out_dtype
     if inner == 0:
-        return stock.lowerings[aten.full.default]([*batch, rows, columns], 0, dtype=dtype, device=a.get_device())
+        size, device = [*batch, rows, columns], a.get_device()
+        zeros: ir.TensorBox = stock.lowerings[aten.full.default](size, 0, dtype=dtype, device=device)
+        return zeros
 
     def inner_fn(index: Any, reduction_index: Any) -> Any:
         *where, row, column = index
