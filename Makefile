@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/strideweave demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-all: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 900
@@ -22,7 +22,7 @@ check: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 bench: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/moe_decode.py

@@ -177,6 +177,8 @@ class ResidencyMachine(RuleBasedStateMachine):
     # -- choosing ------------------------------------------------------------------------------------------------
 
     def busy(self) -> set[Coordinate]:
+        if self.asks and any(r.kind in ("project", "scatter") for r in self.pending):
+            return set(self.all)  # what a policy promotes for a request is pinned with it
         return set().union(*(r.tiles for r in self.pending), *(tiles for _, tiles in self.borrows))
 
     def choose(self, data: st.DataObject, free_of: set[Coordinate]) -> list[Coordinate]:

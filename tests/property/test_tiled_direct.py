@@ -125,7 +125,10 @@ def values_of(tensor: Tensor | None) -> torch.Tensor:
 
 
 def bits(values: torch.Tensor) -> bytes:
-    return bytes(values.flatten().clone().view(torch.uint8).tolist())
+    packed = torch.empty(values.numel(), dtype=values.dtype).copy_(
+        values.flatten()
+    )  # of stride 1, however few there are
+    return bytes(packed.view(torch.uint8).tolist())
 
 
 def assert_close(found: torch.Tensor, wanted: torch.Tensor, dtype: StorageDType, *, exact: bool) -> None:
