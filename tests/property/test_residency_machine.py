@@ -233,6 +233,12 @@ class ResidencyMachine(RuleBasedStateMachine):
         else:
             self.pending.append(request)
 
+    @rule(data=st.data())
+    def prefetch(self, data: st.DataObject) -> None:
+        """Never an error, and never in the way of what comes after it."""
+        drawn = data.draw(st.lists(st.sampled_from(self.all), max_size=4, unique=True))
+        assert 0 <= self.carrier.prefetch(TileSet(drawn)) <= len(drawn)
+
     def claimed(self) -> set[Coordinate]:
         return set().union(*(r.tiles for r in self.pending if r.kind in ("promote", "evict")))
 

@@ -5,21 +5,25 @@ from strideweave.carriers.tiled_evictable.carrier import TiledEvictable
 from strideweave.carriers.tiled_evictable.definition import TiledResidencyFacet
 from strideweave.carriers.tiled_evictable.handles import AwaitProjection, AwaitResidency
 from strideweave.carriers.tiled_evictable.observe import Statistics, TileState
-from strideweave.carriers.tiled_evictable.policies import LFU, LRU, Pinned, Schedule
+from strideweave.carriers.tiled_evictable.policies import LFU, LRU, Adaptive, Pinned, Rounds, Schedule
 from strideweave.carriers.tiled_evictable.policy import EvictionOrder, ResidencyPolicy
+from strideweave.carriers.tiled_evictable.prefetching import Prefetcher
 from strideweave.carriers.tiled_evictable.selection import ResidencyPlan, TileSelection, TileSet
 from strideweave.carriers.tiled_evictable.streaming import TileStream
 
 __all__ = [
     "LFU",
     "LRU",
+    "Adaptive",
     "AwaitProjection",
     "AwaitResidency",
     "BudgetExceeded",
     "EvictionOrder",
     "Pinned",
+    "Prefetcher",
     "ResidencyPlan",
     "ResidencyPolicy",
+    "Rounds",
     "Schedule",
     "Statistics",
     "TileSelection",

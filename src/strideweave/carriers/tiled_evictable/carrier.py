@@ -264,6 +264,34 @@ class TiledEvictable(DependentCarrier):
         """
         return transitions.promote(self._engine, self._bound(tiles, "promote"))
 
+    def prefetch(self, tiles: TileSet | TileSelection) -> int:
+        """Begin to bring tiles that may be wanted soon; how many are on their way because of it. Never waits.
+
+        A guess conflicts with nothing: requests take the tile as it comes, and hurry it when they want it. It runs
+        behind all that somebody waits for, takes a free slot or that of a clean tile that nothing needs, and is given
+        up for any request that needs its slot, unless it is being read. Tiles that are there, move, or have no stored
+        value are passed over. A tile that cannot be read is an error of the request that wants it, not of this.
+        `statistics()` tells which share of the guesses was of use.
+
+        Errors: RuntimeError when released; TypeError, ValueError for what is no set of tiles of this grid.
+
+        >>> import torch
+        >>> import strideweave as sw
+        >>> c = sw.TiledEvictable(sw.CPU(0), sw.CPU.wrap(torch.arange(8.0)), (4,), (2,), budget=16)
+        >>> c.prefetch(sw.TileSet([(3,)]))
+        1
+        >>> with c.borrow(sw.TileSet([(3,)])) as views:
+        ...     _ = views
+        >>> c.statistics().prefetched_used
+        1
+        >>> c.release()
+        """
+        self._require_live("prefetch tiles of")
+        wanted = self._bound(tiles, "prefetch")
+        with self._engine.guard:
+            self._engine.collect_abandoned()
+            return sum(self._engine.guess(tile) for tile in wanted)
+
     def evict_async(self, tiles: TileSet | TileSelection) -> AwaitResidency:
         """Start to make every tile leave primary, all or none; dirty values reach secondary first.
 
@@ -419,10 +447,12 @@ class TiledEvictable(DependentCarrier):
         finally:
             transitions.evict_for_policy(engine, self._tiles(plan.evict))
 
-    def stream(self, tiles: TileSet | TileSelection) -> TileStream:
+    def stream(self, tiles: TileSet | TileSelection, *, passing: bool = False) -> TileStream:
         """Each tile once as a zero-copy view, valid until the next: tiles in primary first, the others as they land.
 
-        Any number of tiles goes through any budget of at least one: loads run ahead while slots are free.
+        Any number of tiles goes through any budget of at least one: loads run ahead while slots are free. When they are
+        `passing`, as in a scan of nearly everything, those that had to be brought are the first to go again, and only
+        a few of them take the places of others: what was there before stays.
 
         Shapes: the tile's extents each (one dim per leaf where the layout nests). Errors: as for `borrow`.
 
@@ -445,6 +475,7 @@ class TiledEvictable(DependentCarrier):
                 wanted,
                 kept=self._kept(plan),
                 leaving=self._tiles(plan.evict),
+                passing=passing,
             )
 
     def _materialize(self, tensor: Tensor) -> Tensor:
@@ -677,6 +708,8 @@ class TiledEvictable(DependentCarrier):
             engine.collect_abandoned()
             # Tiles that a closed stream had asked for belong to no request: nobody else could wait for them.
             # So do evictions of the policy that are all the work there is.
+            while engine.give_up_guess():
+                pass
             while (engine.loads or engine.work) and engine.work == len(engine.policy_claims) and not engine.pins:
                 engine.guard.wait()
             if engine.work or engine.pins:

@@ -180,7 +180,7 @@ class Streams:
                 if tile.slot is None and tile.load is None:
                     loads.append(engine.start_load(tile, engine.reserve(tile), commits=True, landed=None))
                 elif tile.load is not None:
-                    loads.append(tile.load)
+                    loads.append(engine.joined(tile))
             while any(load.tile.load is load for load in loads):
                 engine.guard.wait()
             for load in loads:

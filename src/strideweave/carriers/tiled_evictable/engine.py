@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -34,7 +34,7 @@ Landed: TypeAlias = "Callable[[BaseException | None], None]"
 class Tile:
     """What is known of one tile. Every field is guarded by the engine's lock."""
 
-    __slots__ = ("claim", "dirty", "implicit", "load", "ordinal", "pins", "slot", "stored")
+    __slots__ = ("claim", "dirty", "guessed", "implicit", "load", "ordinal", "pins", "slot", "stored")
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -52,6 +52,8 @@ class Tile:
         """The pending promotion or eviction that will decide where it is."""
         self.load: Load | None = None
         """Its way into primary, while it is on it."""
+        self.guessed = False
+        """Whether it is there, or on its way, because somebody may want it, and nobody has yet."""
 
     @property
     def valid(self) -> bool:
@@ -85,6 +87,8 @@ class Load:
     landed: list[Landed] = field(default_factory=list)
     error: BaseException | None = None
     """Why it failed; set in the same step that ends it."""
+    has_begun: bool = False
+    """Whether a lane is at it, or done."""
 
 
 class Pin:
@@ -166,6 +170,11 @@ class Engine:
         """Tiles on their way into primary."""
         self.unslotted = 0
         """Those of them that have no slot yet: a dirty tile is written back for each."""
+        self.guesses: dict[int, Load] = {}
+        """Those of them that nobody has asked for, by tile."""
+        self.prefetched = self.prefetched_used = self.prefetched_unused = 0
+        self.passing: dict[int, None] = {}
+        """Tiles that a scan has brought and is done with: they go before all others, the oldest first."""
         self.stall_s = 0.0
         self._scratch = threading.Lock()  # one bounce tile at a time
 
@@ -212,9 +221,11 @@ class Engine:
     def require_room(self, count: int, what: str) -> None:
         """Raise BudgetExceeded unless `count` more tiles can be in primary at once."""
         self.collect_abandoned()
-        if count + self.unslotted <= self.primary.free:
+        # What nobody has asked for lands soon, or is given up, and makes room then.
+        free = self.primary.free + sum(not load.tile.pins for load in self.guesses.values())
+        if count + self.unslotted <= free:
             return
-        short = count + self.unslotted - self.primary.free
+        short = count + self.unslotted - free
         if count and sum(1 for _ in islice(self._leaving(), short)) < short:
             raise self.no_room(count, what)
 
@@ -275,6 +286,9 @@ class Engine:
                 bytes_written=self.bytes_written,
                 stall_s=self.stall_s,
                 failed_policy_evictions=self.failed_policy_evictions,
+                prefetched=self.prefetched,
+                prefetched_used=self.prefetched_used,
+                prefetched_unused=self.prefetched_unused,
             )
 
     # -- slots (guarded) -------------------------------------------------------------------------------------------
@@ -285,14 +299,13 @@ class Engine:
         slot = self.primary.take(tile.ordinal)
         if slot is not None:
             return slot
-        if not self._has_backed():
-            return None
-        for k in self.order.victims():
-            victim = self.tiles[k]
-            if self._can_leave(victim) and victim.has_backing:
-                self.drop(victim)
-                return self.primary.take(tile.ordinal)
-        return None
+        if self._has_backed():
+            for k in chain(self.passing, self.order.victims()):
+                victim = self.tiles[k]
+                if self._can_leave(victim) and victim.has_backing:
+                    self.drop(victim)
+                    return self.primary.take(tile.ordinal)
+        return self.primary.take(tile.ordinal) if self.give_up_guess() else None
 
     def _has_backed(self) -> bool:
         """Whether some primary tile has backing; O(1) on average, so that none need be looked for among dirty ones."""
@@ -308,6 +321,8 @@ class Engine:
         assert tile.slot is not None
         self.primary.give(tile.slot)
         tile.slot = None
+        self._count_unused(tile)
+        self.passing.pop(tile.ordinal, None)
         self.order.forget(tile.ordinal)
         self.evictions += 1
         self.guard.notify_all()
@@ -319,20 +334,89 @@ class Engine:
         self.order.arrive(tile.ordinal)
         self.guard.notify_all()
 
+    def use(self, tile: Tile) -> None:
+        """Somebody uses the tile."""
+        self._count_used(tile)
+        self.passing.pop(tile.ordinal, None)
+        self.order.use(tile.ordinal)
+
+    def let_pass(self, tile: Tile) -> None:
+        """A scan that has brought the tile is done with it."""
+        if tile.slot is not None:
+            self.passing[tile.ordinal] = None
+
+    # -- guesses (guarded) -----------------------------------------------------------------------------------------
+
+    def guess(self, tile: Tile) -> bool:
+        """Send a tile on its way that somebody may want; False when it is there, or moves, or has no slot to go to.
+
+        A slot is free, or a clean tile gives it that nobody pins: nothing is written back for a guess.
+        """
+        if self.closed or tile.slot is not None or tile.load or tile.claim or not tile.stored:
+            return False
+        slot = self.primary.take(tile.ordinal)
+        if slot is None and self._has_backed():
+            victim = next((v for v in self._leaving() if v.has_backing), None)
+            if victim is not None:
+                self.drop(victim)
+                slot = self.primary.take(tile.ordinal)
+        if slot is None:
+            return False
+        tile.guessed = True
+        self.prefetched += 1
+        self.guesses[tile.ordinal] = self.start_load(tile, slot, commits=True, landed=None, priority=Priority.PREFETCH)
+        return True
+
+    def joined(self, tile: Tile) -> Load:
+        """The load of a tile that is on its way, for somebody who wants it: a guess is urgent from now on."""
+        load = tile.load
+        assert load is not None
+        if self.guesses.pop(tile.ordinal, None) is not None and not load.has_begun:
+            self.lanes.submit(lambda: self._perform(load), Priority.DEMAND)
+        self._count_used(tile)
+        return load
+
+    def give_up_guess(self, tile: Tile | None = None) -> bool:
+        """One guess that no lane has begun is given up, and its slot free: that of the tile, or the latest one."""
+        chosen = reversed(self.guesses.values()) if tile is None else [self.guesses.get(tile.ordinal)]
+        load = next((load for load in chosen if load is not None and not load.has_begun and not load.tile.pins), None)
+        if load is None:
+            return False
+        self.finish_load(load, settle=False)
+        self._count_unused(load.tile)
+        return True
+
+    def _count_used(self, tile: Tile) -> None:
+        self.prefetched_used += tile.guessed
+        tile.guessed = False
+
+    def _count_unused(self, tile: Tile) -> None:
+        self.prefetched_unused += tile.guessed
+        tile.guessed = False
+
     # -- loading ---------------------------------------------------------------------------------------------------
 
-    def start_load(self, tile: Tile, slot: int | None, *, commits: bool, landed: Landed | None) -> Load:
+    def start_load(
+        self,
+        tile: Tile,
+        slot: int | None,
+        *,
+        commits: bool,
+        landed: Landed | None,
+        priority: Priority = Priority.DEMAND,
+    ) -> Load:
         """Send a tile on its way into primary (guarded); `landed` hears the outcome on a lane, outside the lock."""
         load = Load(tile, slot, commits, [] if landed is None else [landed])
         tile.load = load
         self.loads += 1
         self.unslotted += slot is None
-        self.lanes.submit(lambda: self._perform(load), Priority.DEMAND)
+        self.lanes.submit(lambda: self._perform(load), priority)
         return load
 
     def finish_load(self, load: Load, *, settle: bool) -> None:
         """The way is over (guarded): the tile is primary, or its slot is free again."""
         load.tile.load = None
+        self.guesses.pop(load.tile.ordinal, None)
         self.loads -= 1
         if load.slot is None:
             self.unslotted -= 1
@@ -343,6 +427,10 @@ class Engine:
         self.guard.notify_all()
 
     def _perform(self, load: Load) -> None:
+        with self.guard:
+            if load.has_begun or load.tile.load is not load:
+                return  # it was given up, or became urgent and is done already
+            load.has_begun = True
         error: BaseException | None = None
         nbytes = 0
         try:
@@ -355,6 +443,8 @@ class Engine:
         with self.guard:
             load.error = error
             self.bytes_read += nbytes
+            if error is not None:
+                self._count_unused(load.tile)
             if error is not None or load.commits:
                 self.finish_load(load, settle=error is None)
             landed = list(load.landed)
@@ -380,6 +470,9 @@ class Engine:
                     self.unslotted -= 1
                     return
                 victim = next(self._leaving(), None)
+                if victim is None and self.guesses:
+                    self.guard.wait()  # a lane has begun every one of them, and ends it by itself
+                    continue
                 if victim is None:
                     raise self.no_room(1, "bring a tile into primary")
                 if victim.has_backing:

@@ -94,6 +94,8 @@ def _end_requests(engine: Engine) -> None:
         if tile.claim is not None:
             _end_handle(tile.claim)
             tile.claim = None
+    engine.guesses.clear()
+    engine.passing.clear()
     engine.work = engine.loads = engine.unslotted = 0
 
 

@@ -67,11 +67,23 @@ class Statistics:
     """Seconds that callers of `stream` and `borrow` waited for tiles."""
     failed_policy_evictions: int
     """Evictions that a policy asked for and that failed; the results were delivered all the same."""
+    prefetched: int = 0
+    """Tiles that `prefetch` has sent on their way."""
+    prefetched_used: int = 0
+    """Those of them that somebody wanted while they were there or coming."""
+    prefetched_unused: int = 0
+    """Those of them that left, or were given up, before anybody did."""
 
     @property
     def resident_nbytes(self) -> int:
         """The bytes of the slots that the resident tiles take."""
         return self.resident_tiles * self.tile_nbytes
+
+    @property
+    def prefetch_precision(self) -> float:
+        """The share of the guesses known to be right or wrong that was right; 1 before the first."""
+        known = self.prefetched_used + self.prefetched_unused
+        return self.prefetched_used / known if known else 1.0
 
     @property
     def hit_rate(self) -> float:
@@ -89,6 +101,9 @@ class Statistics:
             "bytes_written",
             "stall_s",
             "failed_policy_evictions",
+            "prefetched",
+            "prefetched_used",
+            "prefetched_unused",
         }
         return Statistics(
             **{

@@ -14,6 +14,7 @@ from strideweave.carriers.tiled_evictable.engine import Engine, Load, Pin, Tile
 from strideweave.carriers.tiled_evictable.selection import Coordinate
 
 _LOOK_AGAIN_S = 0.5
+_PASSING_AHEAD = 4  # tiles of a scan take the places of others: a lane each has one to bring
 _KEPT = "Its stored value was kept."
 _LOST = "Its value is lost: no other copy was there."
 
@@ -54,8 +55,7 @@ class Use:
                 if slot is None and not (may_write_back and engine.has_leaving()):
                     return False
                 engine.start_load(tile, slot, commits=True, landed=None)
-            assert tile.load is not None
-            self._loads[tile.ordinal] = tile.load
+            self._loads[tile.ordinal] = engine.joined(tile)
         self._pin.add(tile)
         return True
 
@@ -74,7 +74,7 @@ class Use:
             began = time.perf_counter()
             self._wait_for(tile)
             self._engine.stall_s += time.perf_counter() - began
-        self._engine.order.use(tile.ordinal)
+        self._engine.use(tile)
 
     def _holds(self, tile: Tile) -> bool:
         return tile.slot is not None and tile.ordinal in self._pin.tiles
@@ -133,6 +133,7 @@ class TileStream(Use):
         *,
         kept: Sequence[Tile],
         leaving: Sequence[Tile],
+        passing: bool,
     ) -> None:
         """Pin what is there, start what is not (guarded); `kept` stay until the end, `leaving` go after it."""
         super().__init__(engine, "stream", what)
@@ -142,6 +143,7 @@ class TileStream(Use):
         self._left = deque((*present, *self._absent))
         self._current: tuple[Tile, torch.Tensor] | None = None
         self._started = 0
+        self._is_passing = passing
         self._closed = False
         try:
             for tile in present:
@@ -181,6 +183,8 @@ class TileStream(Use):
             raise written
         with self._engine.guard:
             self._pin.drop(tile)
+            if self._is_passing and tile.ordinal in self._loads:
+                self._engine.let_pass(tile)
             self._run_ahead()
 
     def close(self) -> None:
@@ -210,8 +214,14 @@ class TileStream(Use):
             # The collector may run in a thread that holds the carrier's lock, so a lane closes the stream.
             self._engine.lanes.submit(self.close)
 
+    def _ahead(self) -> int:
+        """How many absent tiles are there, or on their way, before their turn."""
+        return self._started - max(0, len(self._absent) - len(self._left))
+
     def _run_ahead(self) -> None:
         while self._started < len(self._absent) and not self._closed:
+            if self._is_passing and self._ahead() >= _PASSING_AHEAD and not self._engine.primary.free:
+                return
             # A dirty tile is only written back for a tile that is wanted now, not for one that runs ahead.
             if not self._start(self._absent[self._started], may_write_back=False):
                 return

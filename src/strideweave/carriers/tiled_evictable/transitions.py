@@ -62,7 +62,7 @@ class _Promotion:
         self._tiles.append(tile)
         tile.claim = self._handle
         if tile.load is not None:
-            tile.load.landed.append(self.steps.over)
+            self._engine.joined(tile).landed.append(self.steps.over)
             return
         # No tile is let go while the first ones are added under one lock: once there is no slot, there is none.
         slot = self._engine.reserve(tile) if self._has_room else None
@@ -145,7 +145,7 @@ class _Eviction:
         leaving = [tile for tile in tiles if tile.slot is not None]
         self._writes = [tile for tile in leaving if not tile.has_backing]
         # On its way for nobody (a stream was closed): it would be primary just after the eviction.
-        arriving = [tile for tile in tiles if tile.load is not None]
+        arriving = [tile for tile in tiles if tile.load is not None and not engine.give_up_guess(tile)]
         self._leaving = [*leaving, *arriving]
         self._then = then
         self.steps = Steps(engine, self._commit)

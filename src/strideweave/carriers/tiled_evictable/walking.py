@@ -86,10 +86,11 @@ class Walk:
         with engine.guard:
             began = time.perf_counter()
             while tile.slot is None and tile.load is not None:
+                engine.joined(tile)
                 engine.guard.wait()
             engine.stall_s += time.perf_counter() - began
             if tile.slot is not None:
-                engine.order.use(tile.ordinal)
+                engine.use(tile)
                 return tile.slot
             own = self._loads.get(tile.ordinal)
             if own is not None and own.error is not None:

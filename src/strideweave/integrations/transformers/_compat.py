@@ -83,6 +83,15 @@ def experts_modules(model: torch.nn.Module, model_type: str) -> list[tuple[str, 
     return [(name, module) for name, module in model.named_modules() if isinstance(module, cls)]
 
 
+def router_weight(model: Any, experts_name: str, experts: int) -> torch.Tensor | None:
+    """The (experts, hidden) matrix by which the block around an experts module scores experts; None if it has none."""
+    block = model.get_submodule(experts_name.rpartition(".")[0])
+    weight = getattr(getattr(block, "gate", None), "weight", None)
+    if isinstance(weight, torch.Tensor) and weight.ndim == 2 and weight.shape[0] == experts and not weight.is_meta:
+        return weight
+    return None
+
+
 def top_k(config: Any) -> int:
     """How many experts a token is routed to in each layer."""
     return int(config.num_experts_per_tok)

@@ -11,12 +11,14 @@ import torch.nn.functional as F
 
 from strideweave.carriers import CPU, CheckpointFile
 from strideweave.carriers.tiled_evictable import ResidencyPolicy, Statistics, TiledEvictable, TileSet
+from strideweave.integrations.transformers.foresight import Foresight
 from strideweave.integrations.transformers.plan import ExpertPlan
 from strideweave.integrations.transformers.sources import ExpertSources
 from strideweave.layout import Layout
 from strideweave.tensor import Tensor
 
 Route: TypeAlias = tuple[tuple[int, int], ...]
+_ANSWERED_AT_ONCE = 16  # tokens in one step; more of them are a prompt
 
 
 class ExpertStore:
@@ -41,6 +43,8 @@ class ExpertStore:
             residency_policy=policy,
         )
         self.tensor = Tensor(self.carrier, 0, layout)
+        self.foresight: Foresight | None = None
+        """What reads ahead for the next layer; None when nothing does."""
         self._routes: list[Route] | None = None
 
     def statistics(self) -> Statistics:
@@ -63,11 +67,16 @@ class ExpertStore:
         layers, experts, _ = self.carrier.grid_shape
         return [[(layer, expert, 0) in resident for expert in range(experts)] for layer in range(layers)]
 
-    def views(self, layer: int, experts: list[int]) -> Generator[tuple[int, dict[str, torch.Tensor]], None, None]:
-        """Each expert once with its matrices, valid until the next: those in memory first, the others as they land."""
+    def views(
+        self, layer: int, experts: list[int], *, passing: bool = False
+    ) -> Generator[tuple[int, dict[str, torch.Tensor]], None, None]:
+        """Each expert once with its matrices, valid until the next: those in memory first, the others as they land.
+
+        Those of a prompt are `passing`: they do not take the places of what answers use.
+        """
         tiles = TileSet([(layer, expert, 0) for expert in experts])
         used: list[tuple[int, int]] = []
-        with self.carrier.stream(tiles) as stream:
+        with self.carrier.stream(tiles, passing=passing) as stream:
             for (_, expert, _), view in stream:
                 used.append((layer, expert))
                 flat = view.view(-1)
@@ -166,8 +175,11 @@ def _compute(
     waiting: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     ascending = iter(routed)
     due = next(ascending, None)
-    with closing(experts.store.views(experts.layer, routed)) as views:
-        for expert, weights in views:
+    is_scan = tokens > _ANSWERED_AT_ONCE and 2 * len(routed) > module.num_experts
+    with closing(experts.store.views(experts.layer, routed, passing=is_scan)) as views:
+        for number, (expert, weights) in enumerate(views):
+            if not number and experts.store.foresight is not None:  # behind all that this layer waits for
+                experts.store.foresight.look_ahead(experts.layer, hidden_states)
             token, place = token_of[expert], place_of[expert]
             gate, up = F.linear(hidden_states[token], _as(weights["gate_up_proj"], hidden_states)).chunk(2, dim=-1)
             state = F.linear(module.act_fn(gate) * up, _as(weights["down_proj"], hidden_states))

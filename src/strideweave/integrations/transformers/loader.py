@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from strideweave.carriers.tiled_evictable import ResidencyPolicy
+from strideweave.carriers.tiled_evictable import Adaptive, ResidencyPolicy
 from strideweave.checkpoint import Checkpoint, MissingTensors
 from strideweave.integrations.transformers import _compat
 from strideweave.integrations.transformers.experts import ExpertStore, LayerExperts, experts_forward
+from strideweave.integrations.transformers.foresight import foresight_of
 from strideweave.integrations.transformers.plan import plan_of
 from strideweave.integrations.transformers.sources import dense_state, require_supported, resolve
 
@@ -26,6 +27,7 @@ def from_pretrained(
     budget: int | str = "4GiB",
     *,
     residency_policy: ResidencyPolicy | None = None,
+    prefetch: bool = True,
     **kwargs: Any,
 ) -> Any:
     """The model of a checkpoint folder, of its normal class, with at most `budget` bytes of experts in memory.
@@ -33,8 +35,9 @@ def from_pretrained(
     Experts are read from the checkpoint as a step needs them, one tile an expert; nothing is converted, copied or
     written beside it. Logits are bit-equal to `experts_implementation="eager"` on the same machine, dtype and
     thread count.
-    `model.strideweave` has `statistics()`, `residency_map()` and `close()`. Other keyword arguments go to
-    transformers.
+    With `prefetch` the experts of the next layer are read ahead, as its router foretells them, while that is of use;
+    logits do not depend on it. `model.strideweave` has `statistics()`, `residency_map()` and `close()`. Other keyword
+    arguments go to transformers.
 
     Units: `budget` in bytes, or text such as "4GiB".
     Errors: CheckpointError (a ValueError) for a folder that is no whole checkpoint; UnsupportedModel for another
@@ -58,7 +61,7 @@ def from_pretrained(
     sources = resolve(checkpoint, config)
     numbers = plan_of(checkpoint, sources, budget)
     _compat.register(experts_forward)
-    store = ExpertStore(sources, numbers, residency_policy)
+    store = ExpertStore(sources, numbers, Adaptive() if residency_policy is None else residency_policy)
     try:
         with _compat.without_expert_parameters(model_type):
             model, report = _compat.load_model(
@@ -74,6 +77,8 @@ def from_pretrained(
     except BaseException:
         store.close()
         raise
+    if prefetch:
+        store.foresight = foresight_of(model, model_type, store.carrier, sources.top_k)
     model.strideweave = store
     model.save_pretrained = _refuse_save
     return model
