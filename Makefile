@@ -25,7 +25,7 @@ check: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 bench: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/moe_decode.py
+	$(BIN)/strideweave bench moe
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/operations.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_engine.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_compile.py
