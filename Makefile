@@ -25,6 +25,7 @@ check: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 bench: $(READY)
+	$(BIN)/strideweave bench io
 	$(BIN)/strideweave bench moe
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/operations.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_engine.py

@@ -62,7 +62,6 @@ class RawFile:
     def __init__(self, path: Path, *, threads: int = 4, block_nbytes: int = 16 * 2**20, writes: bool = False) -> None:
         self._path = path
         self._pool = SlabPool(block_nbytes, threads)
-        self._pool.buffer[:] = bytes(len(self._pool.buffer))  # its page faults are not the disk's
         self._writes = writes
         access = os.O_RDWR if writes else os.O_RDONLY
         try:
@@ -71,6 +70,10 @@ class RawFile:
         except OSError:  # a file system without direct I/O
             self._descriptor = os.open(path, access)
             self.is_direct = False
+        # Touched, since its page faults are not the disk's; with bytes that no disk takes for nothing.
+        noise = random.Random(0).randbytes(self._pool.stride_nbytes)
+        for number in range(threads):
+            self._pool.memory(number)[:] = noise[:block_nbytes]
 
     def read(self, places: Sequence[int], access: Access) -> Probe:
         """Every block at `places`, spread over the threads."""

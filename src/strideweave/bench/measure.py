@@ -100,3 +100,11 @@ def drop_page_cache(paths: Iterable[Path]) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
+
+
+def huge_page_nbytes() -> int:
+    """The anonymous memory of this process that lies in huge pages; 0 where the kernel does not tell."""
+    try:
+        return _field("/proc/self/smaps_rollup", "AnonHugePages") * 1024
+    except (OSError, LookupError):
+        return 0

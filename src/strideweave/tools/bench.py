@@ -35,6 +35,24 @@ def options() -> None:
     """Nothing but the commands."""
 
 
+@bench.command(epilog="Example: strideweave bench io --quick | Example: strideweave bench io --rounds 9 --markdown")
+def io(
+    quick: Quick = False,
+    as_json: Json = False,
+    markdown: Markdown = False,
+    rounds: Rounds = None,
+    directory: Directory = None,
+) -> None:
+    """Tiles from the disk and back, beside the disk itself."""
+
+    def measure(say: Say) -> Report:
+        from strideweave.bench.io.run import measure
+
+        return measure(quick=quick, rounds=rounds, directory=directory, say=say)
+
+    _run(measure, as_json=as_json, markdown=markdown)
+
+
 @bench.command(
     epilog="Example: strideweave bench moe --quick | Example: strideweave bench moe --parts prefill --rounds 5 --json"
 )
