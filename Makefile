@@ -27,6 +27,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/strideweave bench io
 	$(BIN)/strideweave bench moe
+	$(BIN)/strideweave bench stream
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/operations.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_engine.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_compile.py

@@ -93,6 +93,38 @@ def moe(
     _run(measure, as_json=as_json, markdown=markdown)
 
 
+@bench.command(
+    epilog="Example: strideweave bench stream --quick | Example: strideweave bench stream --operations matmul --json"
+)
+def stream(
+    quick: Quick = False,
+    as_json: Json = False,
+    markdown: Markdown = False,
+    rounds: Rounds = None,
+    operations: Annotated[str, typer.Option(help="Some of them, with commas between.")] = "sum0,sum1,matmul,add_relu",
+    contestants: Annotated[
+        str | None, typer.Option(help="Some of them, with commas; a wrong name lists all.", show_default=False)
+    ] = None,
+    directory: Directory = None,
+) -> None:
+    """Sums, products and pointwise operations over operands that do not fit in memory."""
+
+    def measure(say: Say) -> Report:
+        from strideweave.bench.stream.contestants import ENTRIES
+        from strideweave.bench.stream.run import measure
+
+        return measure(
+            quick=quick,
+            operations=_listed(operations),
+            contestants=tuple(ENTRIES) if contestants is None else _listed(contestants),
+            rounds=rounds,
+            directory=directory,
+            say=say,
+        )
+
+    _run(measure, as_json=as_json, markdown=markdown)
+
+
 def _listed(text: str) -> list[str]:
     """The names between commas, each once."""
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
