@@ -25,7 +25,9 @@ check: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 bench: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/moe_decode.py
+	$(BIN)/strideweave bench io
+	$(BIN)/strideweave bench moe
+	$(BIN)/strideweave bench stream
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/operations.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_engine.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spyre_compile.py

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from tqdm import tqdm
 
 from strideweave import __version__
 from strideweave.carriers.tiled_evictable.budget import format_nbytes
+from strideweave.tools.bench import bench
+from strideweave.tools.console import EXIT_REFUSED, Json
+from strideweave.tools.console import err as _err
+from strideweave.tools.console import out as _out
+from strideweave.tools.console import print_json as _print_json
+from strideweave.tools.console import refusals as _refusals
 
-EXIT_REFUSED, EXIT_INTERRUPTED = 1, 130
 _CODES = "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted."
 _DEMO_PROMPT = "Explain in a few sentences why the sky is blue."
 
@@ -28,14 +29,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_err = Console(stderr=True, highlight=False)
-_out = Console(highlight=False)
+app.add_typer(bench, name="bench")
 
 Budget = Annotated[
     str | None,
     typer.Option(help="Bytes of experts in memory: 2GiB, 500MB, 4096. Default: a quarter of them."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Tokens = Annotated[int, typer.Option(min=1, help="The most tokens to generate.")]
 Verify = Annotated[
     bool,
@@ -258,31 +257,12 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
-
-
 def _quiet_transformers() -> None:
     """Its own bars and notices would run through the streamed text."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Errors that a user can act on end as one message and a code, not as a trace."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _err.print("\ninterrupted; nothing is left half-done")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as refusal:
-        if isinstance(refusal, typer.Exit):
-            raise
-        _err.print(f"error: {refusal}", markup=False)
-        raise typer.Exit(EXIT_REFUSED) from None
 
 
 def main() -> None:

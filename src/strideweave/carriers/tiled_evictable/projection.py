@@ -123,7 +123,7 @@ class Target:
     def _write_staged(self) -> None:
         destination, staged = self._destination, self._flat
         if destination._is_in_memory():
-            destination._flat()[: staged.numel()].copy_(staged)
+            _copy_into(destination._flat()[: staged.numel()], staged)
         elif self._was_empty:
             write_all(destination, 0, staged)
         else:
@@ -161,7 +161,7 @@ class Target:
         """Copy a primary tile to its place."""
         primary = self._engine.primary
         if (box := self._box_of(tile)) is not None and primary.is_in_memory:
-            self._place(tile, box, compact).copy_(primary.view(slot, box))
+            _copy_into(self._place(tile, box, compact), primary.view(slot, box))
         elif (packed := primary.packed(slot)) is not None:
             self.gather_packed(tile, packed, compact)
         else:
@@ -172,14 +172,15 @@ class Target:
     def gather_packed(self, tile: Tile, packed: torch.Tensor, compact: Coordinate) -> None:
         """Copy a packed tile to its place."""
         if (box := self._box_of(tile)) is not None:
-            self._place(tile, box, compact).copy_(packed.as_strided(box.extents, box.packed, packed.storage_offset()))
+            view = packed.as_strided(box.extents, box.packed, packed.storage_offset())
+            _copy_into(self._place(tile, box, compact), view)
             return
         geometry = self._engine.geometry
         order = torch.from_numpy(geometry.order(tile.ordinal, self._source.offset, self._source.layout))
         # `order` runs with the first axis fastest, torch's reshape with the last: so the axes are reversed.
         backward = geometry.extents_of(tile.ordinal)[::-1]
         place = self._flat.as_strided(backward, self._axis_strides[::-1], self._corner(compact))
-        place.copy_(packed[order].reshape(backward))
+        _copy_into(place, packed[order].reshape(backward))
 
     def overwrite(self, tile: Tile, compact: Coordinate) -> NoReturn:
         """Never asked: a projection needs every value."""
@@ -194,6 +195,12 @@ class Target:
     def _place(self, tile: Tile, box: TileBox, compact: Coordinate) -> torch.Tensor:
         strides = self._strides[self._engine.geometry.kind_of(tile.ordinal)]
         return self._flat.as_strided(box.extents, strides, self._corner(compact))
+
+
+def _copy_into(place: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy, whatever mode the memory was made under: a lane does not inherit the caller's inference mode."""
+    with torch.inference_mode(place.is_inference()):
+        place.copy_(values)
 
 
 class Projection:

@@ -1,18 +1,17 @@
-"""The synthetic mixture of experts of `moe_decode`: its weights, its routes, and the step of all."""
+"""The synthetic mixture of experts of `bench moe`: its weights, its routes, and the step of all."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -41,7 +40,15 @@ class Work:
     @staticmethod
     def quick() -> Work:
         """The same routes over experts of half the size, and fewer steps."""
-        return Work(hidden=1024, steps=24)
+        return Work(hidden=1024, steps=16)
+
+    def prefill(self) -> Work:
+        """A few steps of so many tokens that every expert is used."""
+        return replace(self, steps=2, tokens=2 * self.experts // self.top_k)
+
+    def that_fits(self) -> Work:
+        """The same with a budget for every expert."""
+        return replace(self, slots=self.layers * self.experts)
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
@@ -50,18 +57,22 @@ class Work:
 
     @property
     def expert_elements(self) -> int:
+        """The elements of one expert."""
         return 2 * self.hidden * self.inner
 
     @property
     def expert_nbytes(self) -> int:
+        """The bytes of one expert."""
         return self.expert_elements * torch.bfloat16.itemsize
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all experts."""
         return self.layers * self.experts * self.expert_nbytes
 
     @property
     def budget_nbytes(self) -> int:
+        """What may be in memory."""
         return self.slots * self.expert_nbytes
 
     def name(self, layer: int, expert: int, matrix: str) -> str:
@@ -75,23 +86,36 @@ class Work:
         return [part.view(shape) for part, shape in zip(parts, self.matrices.values(), strict=True)]
 
     def to_json(self) -> str:
+        """What `from_json` reads."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Work:
+        """What `to_json` wrote."""
         return Work(**json.loads(text))
 
 
 def write_weights(work: Work, path: Path) -> None:
     """An ordinary safetensors file of the experts: uniform, of the variance of a usual start."""
+    names = [
+        (work.name(layer, expert, matrix), shape)
+        for layer, expert in product(range(work.layers), range(work.experts))
+        for matrix, shape in work.matrices.items()
+    ]
+    header, begin = {}, 0
+    for name, shape in names:
+        end = begin + shape[0] * shape[1] * torch.bfloat16.itemsize
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (begin, end)}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     generator = torch.Generator().manual_seed(work.seed)
-    tensors = {}
-    for layer, expert in product(range(work.layers), range(work.experts)):
-        for matrix, (rows, columns) in work.matrices.items():
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, (rows, columns) in names:
             bound = (3 / columns) ** 0.5
-            weight = torch.empty(rows, columns, dtype=torch.bfloat16).uniform_(-bound, bound, generator=generator)
-            tensors[work.name(layer, expert, matrix)] = weight
-    save_file(tensors, path)
+            weight = torch.empty(rows, columns).uniform_(-bound, bound, generator=generator).bfloat16()
+            file.write(weight.view(torch.int16).numpy().data)
 
 
 def draw_routes(work: Work) -> Routes:
@@ -120,11 +144,25 @@ def draw_routes(work: Work) -> Routes:
     return np.stack(steps).astype(np.int64)
 
 
+def draw_prefill_routes(work: Work) -> Routes:
+    """Routes that use every expert of a layer equally often, by tokens in an order of their own."""
+    random = np.random.default_rng(work.seed)
+    tokens = np.arange(work.tokens * work.top_k) % work.experts
+    steps = [
+        [np.sort(random.permutation(work.experts)[tokens].reshape(work.tokens, work.top_k), axis=-1)] * work.layers
+        for _ in range(work.steps)
+    ]
+    return np.array(steps, dtype=np.int64)
+
+
+def layer_steps(routes: Routes) -> list[tuple[int, list[int]]]:
+    """For each layer of each step the experts that are used, ascending."""
+    return [(layer, np.unique(chosen).tolist()) for step in routes for layer, chosen in enumerate(step)]
+
+
 def accesses(routes: Routes) -> list[tuple[int, int]]:
     """Each (layer, expert) that is used, in order: ascending experts in each layer of each step."""
-    return [
-        (layer, int(expert)) for step in routes for layer, chosen in enumerate(step) for expert in np.unique(chosen)
-    ]
+    return [(layer, expert) for layer, experts in layer_steps(routes) for expert in experts]
 
 
 @torch.inference_mode()
