@@ -236,8 +236,11 @@ class ResidencyMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def prefetch(self, data: st.DataObject) -> None:
         """Never an error, and never in the way of what comes after it."""
-        drawn = data.draw(st.lists(st.sampled_from(self.all), max_size=4, unique=True))
+        drawn = self.choose(data, self.busy() if self.exact else set())
+        there = [c for c in drawn if self.carrier.tile_state(c).location == "secondary"]
         assert 0 <= self.carrier.prefetch(TileSet(drawn)) <= len(drawn)
+        for coordinate in there if self.exact else ():  # there is room for all tiles: it comes, and stays
+            self.arrive(coordinate)
 
     def claimed(self) -> set[Coordinate]:
         return set().union(*(r.tiles for r in self.pending if r.kind in ("promote", "evict")))
