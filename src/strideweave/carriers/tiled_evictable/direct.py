@@ -180,6 +180,7 @@ class Streams:
                 if tile.slot is None and tile.load is None:
                     loads.append(engine.start_load(tile, engine.reserve(tile), commits=True, landed=None))
                 elif tile.load is not None:
+                    engine.join_load(tile.load)
                     loads.append(tile.load)
             while any(load.tile.load is load for load in loads):
                 engine.guard.wait()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from strideweave.carriers.tiled_evictable.memory_tiers import PrimaryTier
     from strideweave.carriers.tiled_evictable.policy import EvictionOrder
     from strideweave.carriers.tiled_evictable.tiers import SecondaryTier
-    from strideweave.io import Lanes
+    from strideweave.io import Job, Lanes
 
 Landed: TypeAlias = "Callable[[BaseException | None], None]"
 
@@ -85,6 +85,8 @@ class Load:
     landed: list[Landed] = field(default_factory=list)
     error: BaseException | None = None
     """Why it failed; set in the same step that ends it."""
+    job: Job | None = None
+    """What brings it; None only before it is submitted."""
 
 
 class Pin:
@@ -321,14 +323,37 @@ class Engine:
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
-    def start_load(self, tile: Tile, slot: int | None, *, commits: bool, landed: Landed | None) -> Load:
+    def start_load(
+        self,
+        tile: Tile,
+        slot: int | None,
+        *,
+        commits: bool,
+        landed: Landed | None,
+        priority: Priority = Priority.DEMAND,
+    ) -> Load:
         """Send a tile on its way into primary (guarded); `landed` hears the outcome on a lane, outside the lock."""
         load = Load(tile, slot, commits, [] if landed is None else [landed])
         tile.load = load
         self.loads += 1
         self.unslotted += slot is None
-        self.lanes.submit(lambda: self._perform(load), Priority.DEMAND)
+        load.job = self.lanes.submit(lambda: self._perform(load), priority)
         return load
+
+    def join_load(self, load: Load, landed: Landed | None = None) -> None:
+        """Somebody waits for a tile that is on its way (guarded): it is no guess any more."""
+        if landed is not None:
+            load.landed.append(landed)
+        assert load.job is not None
+        load.job.hurry()
+
+    def cancel_load(self, load: Load) -> bool:
+        """Whether the way of a tile was called off (guarded): nobody was to hear of it, and no byte had moved."""
+        assert load.job is not None
+        if load.landed or not load.job.cancel():
+            return False
+        self.finish_load(load, settle=False)
+        return True
 
     def finish_load(self, load: Load, *, settle: bool) -> None:
         """The way is over (guarded): the tile is primary, or its slot is free again."""

@@ -230,7 +230,7 @@ class Projection:
             if tile.slot is None:
                 self.steps.add()
                 if tile.load is not None:
-                    tile.load.landed.append(self.steps.over)
+                    engine.join_load(tile.load, self.steps.over)
                 else:
                     engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.steps.over)
         has_room = True
@@ -244,7 +244,7 @@ class Projection:
             engine.misses += 1
             landed = partial(self._gather_landed, tile, compact)
             if tile.load is not None:
-                tile.load.landed.append(landed)
+                engine.join_load(tile.load, landed)
             # No tile is let go while this holds the lock: once there is no slot, there is none for the others.
             elif has_room and (slot := engine.reserve(tile)) is not None:
                 engine.start_load(tile, slot, commits=True, landed=landed)

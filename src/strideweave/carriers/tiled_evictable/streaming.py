@@ -55,6 +55,7 @@ class Use:
                     return False
                 engine.start_load(tile, slot, commits=True, landed=None)
             assert tile.load is not None
+            engine.join_load(tile.load)
             self._loads[tile.ordinal] = tile.load
         self._pin.add(tile)
         return True

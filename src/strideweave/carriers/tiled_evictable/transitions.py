@@ -62,7 +62,7 @@ class _Promotion:
         self._tiles.append(tile)
         tile.claim = self._handle
         if tile.load is not None:
-            tile.load.landed.append(self.steps.over)
+            self._engine.join_load(tile.load, self.steps.over)
             return
         # No tile is let go while the first ones are added under one lock: once there is no slot, there is none.
         slot = self._engine.reserve(tile) if self._has_room else None
@@ -165,7 +165,7 @@ class _Eviction:
         """Wait for a tile that is on its way (guarded): whether it lands or fails, it can be absent then."""
         assert tile.load is not None
         self.steps.add()
-        tile.load.landed.append(lambda error: self.steps.over(None))
+        self._engine.join_load(tile.load, lambda error: self.steps.over(None))
 
     def _commit(self, error: BaseException | None) -> None:
         engine = self._engine

@@ -86,6 +86,7 @@ class Walk:
         with engine.guard:
             began = time.perf_counter()
             while tile.slot is None and tile.load is not None:
+                engine.join_load(tile.load)
                 engine.guard.wait()
             engine.stall_s += time.perf_counter() - began
             if tile.slot is not None:
