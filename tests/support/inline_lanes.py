@@ -17,22 +17,43 @@ _IDLE_WAITS = 50
 _PATIENCE_S = 5.0
 
 
+class InlineJob:
+    """Stands in for `strideweave.io.Job`."""
+
+    def __init__(self, waiting: list[InlineJob], call: Callable[[], None]) -> None:
+        self._waiting = waiting
+        self.call = call
+
+    def cancel(self) -> bool:
+        """Whether it waited; it does no longer."""
+        if self not in self._waiting:
+            return False
+        self._waiting.remove(self)
+        return True
+
+    def hurry(self, priority: Priority = Priority.DEMAND) -> bool:
+        """Whether it waits. `choose` decides the order anyway."""
+        return self in self._waiting
+
+
 class InlineLanes:
     """Stands in for `strideweave.io.Lanes`: `choose(n)` says which of n waiting jobs is next."""
 
     def __init__(self, choose: Callable[[int], int]) -> None:
         self._choose = choose
-        self._jobs: list[Callable[[], None]] = []
+        self._jobs: list[InlineJob] = []
 
-    def submit(self, job: Callable[[], None], priority: Priority = Priority.DEMAND) -> None:
+    def submit(self, job: Callable[[], None], priority: Priority = Priority.DEMAND) -> InlineJob:
         """The job waits."""
-        self._jobs.append(job)
+        made = InlineJob(self._jobs, job)
+        self._jobs.append(made)
+        return made
 
     def run_one(self) -> bool:
         """Run one job; False when none waits."""
         if not self._jobs:
             return False
-        self._jobs.pop(self._choose(len(self._jobs)) if len(self._jobs) > 1 else 0)()
+        self._jobs.pop(self._choose(len(self._jobs)) if len(self._jobs) > 1 else 0).call()
         return True
 
     def run_all(self) -> None:

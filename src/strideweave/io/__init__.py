@@ -6,7 +6,7 @@ from strideweave.io.atomic import publish
 from strideweave.io.available import available_nbytes
 from strideweave.io.descriptors import DEFAULT_DESCRIPTORS, Descriptors
 from strideweave.io.errors import ChangedFileError, MissingFileError, StorageError
-from strideweave.io.lanes import Lanes, Priority, default_lanes
+from strideweave.io.lanes import Job, Lanes, Priority, default_lanes
 from strideweave.io.owned_directory import GarbageReport, cache_root, collect_garbage, hold, session_directory
 from strideweave.io.slabs import SlabPool
 from strideweave.io.source_file import FileIdentity, Fingerprint, SourceFile
@@ -19,6 +19,7 @@ __all__ = [
     "FileIdentity",
     "Fingerprint",
     "GarbageReport",
+    "Job",
     "Lanes",
     "MissingFileError",
     "Priority",

@@ -6,10 +6,10 @@ import os
 import sys
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
-from heapq import heappop, heappush
-from itertools import count
+from typing import final
 
 
 class Priority(IntEnum):
@@ -23,6 +23,39 @@ class Priority(IntEnum):
     """Somebody may want it."""
 
 
+@final
+class Job:
+    """A job that was submitted: as long as it waits it can be called off, or made more urgent.
+
+    >>> lanes, heard = Lanes(1), []
+    >>> guess = lanes.submit(lambda: heard.append("guess"), Priority.PREFETCH)
+    >>> lanes.close()
+    >>> guess.cancel(), guess.hurry(), heard
+    (False, False, ['guess'])
+    """
+
+    __slots__ = ("_call", "_lanes", "_priority")
+
+    def __init__(self, lanes: Lanes, call: Callable[[], None], priority: Priority) -> None:
+        self._lanes = lanes
+        self._call: Callable[[], None] | None = call  # None once it was taken or called off
+        self._priority = priority
+
+    @property
+    def priority(self) -> Priority:
+        """How urgent it is, or was when it was taken."""
+        return self._priority
+
+    def cancel(self) -> bool:
+        """Whether it was called off: it had not been taken, and never runs."""
+        return self._lanes._withdraw(self)
+
+    def hurry(self, priority: Priority = Priority.DEMAND) -> bool:
+        """Whether it waits and is now at least this urgent; it goes behind those that already were."""
+        return self._lanes._hurry(self, priority)
+
+
+@final
 class Lanes:
     """Up to `count` daemon threads that run jobs: by priority, first in first out within one.
 
@@ -33,7 +66,7 @@ class Lanes:
     Units: `idle_s` in seconds. Errors: RuntimeError when a job is submitted after `close`.
 
     >>> lanes, heard = Lanes(1), []
-    >>> lanes.submit(lambda: heard.append("bytes"))
+    >>> _ = lanes.submit(lambda: heard.append("bytes"))
     >>> lanes.close()
     >>> heard, lanes.idle
     (['bytes'], True)
@@ -51,8 +84,7 @@ class Lanes:
     def _start_afresh(self) -> None:
         # Guards all that follows. Reentrant: a finaliser that submits may interrupt a thread inside it.
         self._changed = threading.Condition(threading.RLock())
-        self._queue: list[tuple[int, int, Callable[[], None]]] = []
-        self._ordinals = count()
+        self._queues: dict[Priority, OrderedDict[Job, None]] = {p: OrderedDict() for p in Priority}
         self._threads: dict[int, threading.Thread] = {}
         self._waiting = 0
         self._running = 0
@@ -61,22 +93,46 @@ class Lanes:
     def idle(self) -> bool:
         """Whether no job waits and none runs."""
         with self._changed:
-            return not self._queue and not self._running
+            return not self._queued and not self._running
 
     @property
     def is_closed(self) -> bool:
         """Whether jobs are refused."""
         return self._is_closed
 
-    def submit(self, job: Callable[[], None], priority: Priority = Priority.DEMAND) -> None:
-        """The job will run, once, on a lane. Returns at once."""
+    @property
+    def _queued(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def submit(self, call: Callable[[], None], priority: Priority = Priority.DEMAND) -> Job:
+        """The job will run, once, on a lane, unless it is called off before. Returns at once."""
+        job = Job(self, call, priority)
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("cannot submit a job: the lanes are closed. Submit before close().")
-            if len(self._queue) >= self._waiting and len(self._threads) < self.count:
+            if self._queued >= self._waiting and len(self._threads) < self.count:
                 self._start_thread()
-            heappush(self._queue, (int(priority), next(self._ordinals), job))
+            self._queues[priority][job] = None
             self._changed.notify()
+            return job
+
+    def _withdraw(self, job: Job) -> bool:
+        with self._changed:
+            if self._queues[job._priority].pop(job, job) is job:
+                return False
+            job._call = None
+            return True
+
+    def _hurry(self, job: Job, priority: Priority) -> bool:
+        with self._changed:
+            queue = self._queues[job._priority]
+            if job not in queue:
+                return False
+            if priority < job._priority:
+                del queue[job]
+                job._priority = priority
+                self._queues[priority][job] = None
+            return True
 
     def close(self, wait: bool = True) -> None:
         """No job is accepted any more; those that were are run, before this returns if `wait`."""
@@ -117,21 +173,23 @@ class Lanes:
 
     def _next_job(self, number: int) -> Callable[[], None] | None:
         with self._changed:
-            while not self._queue:
+            while not self._queued:
                 self._waiting += 1
                 try:
                     was_told = not self._is_closed and self._changed.wait(self._idle_s)
                 finally:
                     self._waiting -= 1
-                if not was_told and not self._queue:
+                if not was_told and not self._queued:
                     del self._threads[number]
                     return None
             self._running += 1
-            return heappop(self._queue)[2]
+            job, _ = next(queue for queue in self._queues.values() if queue).popitem(last=False)
+            call, job._call = job._call, None
+            return call
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
-        return f"<Lanes {state}, {len(self._threads)} of {self.count} threads, {len(self._queue)} jobs waiting>"
+        return f"<Lanes {state}, {len(self._threads)} of {self.count} threads, {self._queued} jobs waiting>"
 
 
 def _report() -> None:

@@ -64,6 +64,104 @@ def test_submit_urgent_jobs_overtake_and_keep_their_order() -> None:
     assert order == [(p, k) for p in Priority for k in range(4)]
 
 
+def test_cancel_of_a_waiting_job_says_so_once_and_it_never_runs() -> None:
+    lanes, order = Lanes(1), []
+    gate = Gate(lanes)
+    jobs = [lanes.submit(lambda k=k: order.append(k), Priority.PREFETCH) for k in range(4)]
+    assert [jobs[1].cancel(), jobs[1].cancel(), jobs[1].hurry()] == [True, False, False]
+    gate.open()
+    lanes.close()
+    assert order == [0, 2, 3]
+    assert [job.cancel() for job in jobs] == [False] * 4
+
+
+def test_cancel_of_all_jobs_leaves_the_lanes_idle() -> None:
+    lanes = Lanes(1)
+    gate = Gate(lanes)
+    assert all(lanes.submit(lambda: None, p).cancel() for p in Priority)
+    gate.open()
+    assert wait_until(lambda: lanes.idle)
+    assert "0 jobs waiting" in repr(lanes)
+    lanes.close()
+
+
+def test_cancel_of_a_running_job_is_refused() -> None:
+    lanes, started, go, done = Lanes(1), threading.Event(), threading.Event(), []
+
+    def call() -> None:
+        started.set()
+        go.wait(5)
+        done.append(1)
+
+    job = lanes.submit(call)
+    assert started.wait(5)
+    assert not job.cancel()
+    assert not job.hurry()
+    go.set()
+    lanes.close()
+    assert done == [1]
+
+
+def test_cancel_lets_go_of_what_the_job_holds() -> None:
+    class Held:
+        def __call__(self) -> None:
+            pass
+
+    lanes, held = Lanes(1), Held()
+    gate, seen = Gate(lanes), weakref.ref(held)
+    job = lanes.submit(held)
+    del held
+    job.cancel()
+    assert seen() is None
+    gate.open()
+    lanes.close()
+
+
+def test_hurry_goes_before_less_urgent_jobs_and_behind_its_equals() -> None:
+    lanes, order = Lanes(1), []
+    gate = Gate(lanes)
+    jobs = {
+        name: lanes.submit(lambda name=name: order.append(name), priority)
+        for name, priority in [
+            ("guess 0", Priority.PREFETCH),
+            ("guess 1", Priority.PREFETCH),
+            ("write", Priority.WRITE_BACK),
+            ("demand", Priority.DEMAND),
+        ]
+    }
+    assert jobs["guess 1"].hurry()
+    assert jobs["guess 1"].priority is Priority.DEMAND
+    assert jobs["demand"].hurry(Priority.PREFETCH)  # never less urgent than it was
+    gate.open()
+    lanes.close()
+    assert order == ["demand", "guess 1", "write", "guess 0"]
+
+
+def test_cancel_and_hurry_from_many_threads_run_every_job_once_or_call_it_off() -> None:
+    lanes, ran, off, lock = Lanes(3), [], [], threading.Lock()
+
+    def job(k: int) -> None:
+        with lock:
+            ran.append(k)
+
+    def feed(base: int) -> None:
+        for k in range(base, base + 300):
+            submitted = lanes.submit(lambda k=k: job(k), list(Priority)[k % 3])
+            if k % 2:
+                submitted.hurry()
+            if k % 5 < 2 and submitted.cancel():
+                with lock:
+                    off.append(k)
+
+    feeders = [threading.Thread(target=feed, args=(300 * n,)) for n in range(4)]
+    for feeder in feeders:
+        feeder.start()
+    for feeder in feeders:
+        feeder.join()
+    lanes.close()
+    assert sorted(ran + off) == list(range(1200))
+
+
 def test_submit_many_jobs_uses_no_more_threads_than_lanes_and_all_of_them() -> None:
     lanes = Lanes(3, idle_s=0.05)
     together = threading.Barrier(3)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from strideweave.carriers.tiled_evictable.memory_tiers import PrimaryTier
     from strideweave.carriers.tiled_evictable.policy import EvictionOrder
     from strideweave.carriers.tiled_evictable.tiers import SecondaryTier
-    from strideweave.io import Lanes
+    from strideweave.io import Job, Lanes
 
 Landed: TypeAlias = "Callable[[BaseException | None], None]"
 
@@ -87,8 +87,8 @@ class Load:
     landed: list[Landed] = field(default_factory=list)
     error: BaseException | None = None
     """Why it failed; set in the same step that ends it."""
-    has_begun: bool = False
-    """Whether a lane is at it, or done."""
+    job: Job | None = None
+    """What brings it; None only before it is submitted."""
 
 
 class Pin:
@@ -371,20 +371,21 @@ class Engine:
         """The load of a tile that is on its way, for somebody who wants it: a guess is urgent from now on."""
         load = tile.load
         assert load is not None
-        if self.guesses.pop(tile.ordinal, None) is not None and not load.has_begun:
-            self.lanes.submit(lambda: self._perform(load), Priority.DEMAND)
+        assert load.job is not None
+        if self.guesses.pop(tile.ordinal, None) is not None:
+            load.job.hurry()
         self._count_used(tile)
         return load
 
     def give_up_guess(self, tile: Tile | None = None) -> bool:
         """One guess that no lane has begun is given up, and its slot free: that of the tile, or the latest one."""
         chosen = reversed(self.guesses.values()) if tile is None else [self.guesses.get(tile.ordinal)]
-        load = next((load for load in chosen if load is not None and not load.has_begun and not load.tile.pins), None)
-        if load is None:
-            return False
-        self.finish_load(load, settle=False)
-        self._count_unused(load.tile)
-        return True
+        for load in chosen:
+            if load is not None and load.job is not None and not load.tile.pins and load.job.cancel():
+                self.finish_load(load, settle=False)
+                self._count_unused(load.tile)
+                return True
+        return False
 
     def _count_used(self, tile: Tile) -> None:
         self.prefetched_used += tile.guessed
@@ -410,7 +411,7 @@ class Engine:
         tile.load = load
         self.loads += 1
         self.unslotted += slot is None
-        self.lanes.submit(lambda: self._perform(load), priority)
+        load.job = self.lanes.submit(lambda: self._perform(load), priority)
         return load
 
     def finish_load(self, load: Load, *, settle: bool) -> None:
@@ -427,10 +428,6 @@ class Engine:
         self.guard.notify_all()
 
     def _perform(self, load: Load) -> None:
-        with self.guard:
-            if load.has_begun or load.tile.load is not load:
-                return  # it was given up, or became urgent and is done already
-            load.has_begun = True
         error: BaseException | None = None
         nbytes = 0
         try:
