@@ -53,7 +53,7 @@ class Target:
         verdict = {True: "met", False: "missed", None: "not measured"}[self.is_met]
         return [
             self.name,
-            number(self.value),
+            number(self.value, "{:.3g}"),
             bound,
             verdict + (f", others used {self.others_cores:.1f} cores" if self.is_doubtful else ""),
         ]

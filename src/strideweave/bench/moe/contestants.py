@@ -27,6 +27,8 @@ class Entry:
     """Writes once what it needs on the disk before it starts; gives back the bytes."""
     is_limited: bool = True
     """Whether it runs under the memory limit."""
+    beside: int = 0
+    """How many experts it holds beside the budget: results that it asked for."""
 
     @property
     def is_installed(self) -> bool:
@@ -52,9 +54,13 @@ ENTRIES: Final[dict[str, Entry]] = {
     "schedule-ahead": Entry(
         partial(ours.looking_ahead, precision=1.0, knows=True), "evicts what all routes need last; reads a layer ahead"
     ),
-    "project": Entry(partial(ours.projected, recycles=False), "`project` of one expert at a time into fresh memory"),
+    "project": Entry(
+        partial(ours.projected, recycles=False), "`project` of one expert at a time into fresh memory", beside=8
+    ),
     "project-into": Entry(
-        partial(ours.projected, recycles=True), "`project` of one expert at a time into carriers that are used again"
+        partial(ours.projected, recycles=True),
+        "`project` of one expert at a time into carriers that are used again",
+        beside=8,
     ),
     "resident": Entry(ours.resident, "`stream` over experts that are all in its slots"),
     "memmap": Entry(peers.numpy_memmap, "caches in the page cache, and uses it in place"),

@@ -31,6 +31,16 @@ OFFLOAD_FOLDER, ZARR_FOLDER = "accelerate", "experts.zarr"
 _MALLOPT_MMAP_THRESHOLD = -3
 
 
+def give_memory_back() -> None:
+    """Freed memory of a matrix's size goes back to the kernel at once, where the C library can be told to.
+
+    Else the heap of whoever takes fresh memory for every use grows to several times the budget, and the limit kills it;
+    where it lives without that, it is no faster under the limit.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_MALLOPT_MMAP_THRESHOLD, 2**20)
+
+
 def nothing_counted() -> Counters:
     """No counters of its own."""
     return {}
@@ -121,6 +131,7 @@ def positioned_matrices(work: Work, path: Path) -> Iterator[tuple[Matrices, Coun
 @contextmanager
 def safetensors_positioned(work: Work, path: Path, routes: Routes) -> Iterator[Racer]:
     """A positioned read into fresh tensors for every use; only the page cache remembers."""
+    give_memory_back()
     with positioned_matrices(work, path) as (matrices, counted):
         yield one_by_one(matrices), lambda: counted
 
@@ -146,10 +157,7 @@ def accelerate_disk_offload(work: Work, path: Path, routes: Routes) -> Iterator[
     """One module per expert with the hooks of `disk_offload`, over the folder of `write_offload_folder`."""
     import accelerate
 
-    # Its heap grows to three times the budget, and it is killed by the limit, unless freed matrices go back to the
-    # kernel at once; where it lives without that, it is no faster under the limit.
-    with suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_MALLOPT_MMAP_THRESHOLD, 2**20)
+    give_memory_back()
 
     class Expert(torch.nn.Module):
         def __init__(self) -> None:
@@ -199,6 +207,7 @@ def zarr_chunks(work: Work, path: Path, routes: Routes) -> Iterator[Racer]:
     """A chunk for every use of an expert; only the page cache remembers."""
     import zarr
 
+    give_memory_back()
     array = zarr.open_array(path.with_name(ZARR_FOLDER), mode="r")
 
     def matrices(layer: int, expert: int) -> list[Tensor]:
@@ -215,6 +224,7 @@ def tensorstore_chunks(work: Work, path: Path, routes: Routes) -> Iterator[Racer
     """
     import tensorstore
 
+    give_memory_back()
     array = tensorstore.open(
         {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path.with_name(ZARR_FOLDER))}},
         context=tensorstore.Context({"cache_pool": {"total_bytes_limit": work.budget_nbytes // 2}}),

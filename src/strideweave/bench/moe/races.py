@@ -87,7 +87,6 @@ def compete(
     """
     (folder / f"{part.name}.json").write_text(part.work.to_json())
     np.save(folder / f"{part.name}.npy", part.routes)
-    limit_nbytes = part.work.budget_nbytes + HEADROOM_NBYTES
     began, seed = time.perf_counter(), part.work.seed
     runs: dict[str, list[Run]] = {name: [] for name in names}
     probes = []
@@ -98,11 +97,13 @@ def compete(
             break
         for name in names:
             seed += 1
+            entry = ENTRIES[name]
+            limit_nbytes = part.work.budget_nbytes + entry.beside * part.work.expert_nbytes + HEADROOM_NBYTES
             probes.append(probe_disk(folder / "experts.safetensors", reads=PROBE_READS, seed=seed))
             drop_page_cache(path for path in folder.rglob("*") if path.is_file())
             run = workers.run(
                 "strideweave.bench.moe.jobs:run",
-                limit_nbytes=limit_nbytes if ENTRIES[name].is_limited else None,
+                limit_nbytes=limit_nbytes if entry.is_limited else None,
                 contestant=name,
                 folder=str(folder),
                 part=part.name,
