@@ -13,6 +13,7 @@ from strideweave.carriers import CPU, CheckpointFile
 from strideweave.carriers.tiled_evictable import ResidencyPolicy, Statistics, TiledEvictable, TileSet
 from strideweave.integrations.transformers.plan import ExpertPlan
 from strideweave.integrations.transformers.sources import ExpertSources
+from strideweave.io import watching
 from strideweave.layout import Layout
 from strideweave.tensor import Tensor
 
@@ -41,6 +42,9 @@ class ExpertStore:
             residency_policy=policy,
         )
         self.tensor = Tensor(self.carrier, 0, layout)
+        self.subject = self.carrier._engine.subject
+        self.subject.name, self.subject.noun = "experts", "expert"
+        self.subject.groups = [f"layer {number}" for number in map(_number, sources.layers)]
         self._routes: list[Route] | None = None
 
     def statistics(self) -> Statistics:
@@ -83,12 +87,21 @@ class ExpertStore:
         if self._routes is not None:
             self._routes.append(tuple(used))
 
+    def computing(self, layer: int, expert: int) -> watching.Event | watching.Nothing:
+        """A block of one expert's arithmetic, for whoever watches."""
+        return watching.event("compute", "", self.subject, layer + len(self.layers) * expert)
+
     def close(self) -> None:
         """Let go of the memory and the files; again is harmless. Errors: RuntimeError while the model is running."""
         self.carrier.release()
 
     def __repr__(self) -> str:
         return f"<ExpertStore of {len(self.layers)} layers: {self.carrier!r}>"
+
+
+def _number(layer: str) -> str:
+    """The number in the name of a layer's module."""
+    return next((part for part in layer.split(".") if part.isdecimal()), layer)
 
 
 class LayerExperts:
@@ -168,14 +181,15 @@ def _compute(
     due = next(ascending, None)
     with closing(experts.store.views(experts.layer, routed)) as views:
         for expert, weights in views:
-            token, place = token_of[expert], place_of[expert]
-            gate, up = F.linear(hidden_states[token], _as(weights["gate_up_proj"], hidden_states)).chunk(2, dim=-1)
-            state = F.linear(module.act_fn(gate) * up, _as(weights["down_proj"], hidden_states))
-            state = state * top_k_weights[token, place, None]
-            waiting[expert] = (token, state.to(final.dtype))
-            while due in waiting:
-                final.index_add_(0, *waiting.pop(due))
-                due = next(ascending, None)
+            with experts.store.computing(experts.layer, expert):
+                token, place = token_of[expert], place_of[expert]
+                gate, up = F.linear(hidden_states[token], _as(weights["gate_up_proj"], hidden_states)).chunk(2, dim=-1)
+                state = F.linear(module.act_fn(gate) * up, _as(weights["down_proj"], hidden_states))
+                state = state * top_k_weights[token, place, None]
+                waiting[expert] = (token, state.to(final.dtype))
+                while due in waiting:
+                    final.index_add_(0, *waiting.pop(due))
+                    due = next(ascending, None)
     return final
 
 
