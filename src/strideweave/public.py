@@ -74,6 +74,7 @@ from strideweave.operation import (
 )
 from strideweave.tensor import Tensor, creation, from_dlpack, from_numpy, from_torch
 from strideweave.tensor.creation import *  # noqa: F403  (last: `tensor` is a function from here on)
+from strideweave.tracing import trace
 
 __all__ = [
     "CPU",
@@ -145,6 +146,7 @@ __all__ = [
     "nn",
     "register_carrier_definition",
     "register_kernel_pack",
+    "trace",
 ]
 __all__ += creation.__all__
 __all__ += functional.__all__

@@ -30,6 +30,7 @@ PACKAGES = (
     "strideweave.tensor",
     "strideweave.tensor.creation",
     "strideweave.testing",
+    "strideweave.tracing",
 )
 
 NEITHER_CLASS_NOR_FUNCTION = {

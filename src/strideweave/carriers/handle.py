@@ -6,6 +6,8 @@ import threading
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast, final
 
+from strideweave.io import watching
+
 T = TypeVar("T")
 
 
@@ -57,7 +59,10 @@ class AwaitResult(Generic[T]):
         Errors: the exception of the failed request, the same object at every call; TimeoutError when the time is up
         first (the work goes on, and a later wait can still see it).
         """
-        if not self._finished.wait(timeout):
+        if not self._finished.is_set():
+            with watching.event("wait", self._label):
+                self._finished.wait(timeout)
+        if not self._finished.is_set():
             raise TimeoutError(
                 f"cannot wait any longer for {self._label}: {timeout} s are over and it is still running. "
                 "The work goes on. Wait again, or with a longer timeout."

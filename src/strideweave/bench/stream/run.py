@@ -198,8 +198,8 @@ def _report(document: dict[str, Any]) -> Report:
         else f"not enforced ({document['no_limit_reason']})"
     )
     head = [
-        f"strideweave bench stream: float32 {work['rows']} x {work['columns']}, {mib(work['nbytes'])} each, in "
-        f"tiles of {mib(work['tile_nbytes'])}; budget {mib(work['nbytes'] // work['budget_part'])} an operand; "
+        f"strideweave bench stream: float32 {work['rows']} x {work['columns']}, {mib(work['nbytes'])} each, "
+        f"in tiles of {mib(work['tile_nbytes'])}; budget {mib(work['nbytes'] // work['budget_part'])} an operand; "
         f"rounds: {document['rounds']}",
         f"disk: {disk['filesystem']} on {disk['device']}, read-ahead {disk['read_ahead_kib']} KiB",
         f"memory limit: {limit}; one thread computes",

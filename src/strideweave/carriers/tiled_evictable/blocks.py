@@ -15,6 +15,7 @@ import torch
 
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.walking import Walk
+from strideweave.io import watching
 
 Symbols: TypeAlias = "tuple[int | None, ...]"
 Region: TypeAlias = dict[int, tuple[int, int]]
@@ -80,6 +81,11 @@ class Tiled:
                     part[symbol] = max(part[symbol][0], begin), min(part[symbol][1], end)
             yield self.geometry.ordinal(tuple(c for c, _, _ in coordinate)), part
 
+    @property
+    def ordinal(self) -> int:
+        """The tile that was looked at last; -1 before the first."""
+        return -1 if self._current is None else self._current[0]
+
     def part(self, ordinal: int, region: Region) -> torch.Tensor:
         """The values of a region within one tile: as `Whole.part`."""
         assert self.walk is not None
@@ -123,6 +129,14 @@ def blocks(region: Region, sources: Sequence[Source]) -> Iterator[tuple[Region, 
         yield here, parts
 
 
+def computing(name: str, sources: Sequence[Source]) -> watching.Event | watching.Nothing:
+    """A block of arithmetic, as an event of the tile of the first tiled source."""
+    for source in sources:
+        if isinstance(source, Tiled) and source.walk is not None:
+            return watching.event("compute", name, source.walk.subject, source.ordinal)
+    return watching.event("compute", name)
+
+
 def _meetings(region: Region, tiled: Sequence[Tiled]) -> Iterator[tuple[Region, tuple[int, ...]]]:
     if not tiled:
         yield region, ()
@@ -144,10 +158,11 @@ def contract(
     dense = narrowed_dims(result, symbols)
     start = [b for b, symbol in zip(begin, symbols, strict=True) if symbol is not None]
     for here, parts in blocks(region, sources):
-        target = narrowed(dense, tuple(kept), here, start)
-        own = [[s for s in source.symbols if s is not None] for source in sources]
-        values = [part if part.dtype == result.dtype else part.to(result.dtype) for part in parts]
-        _add_product(target, kept, values, own)
+        with computing("contract", sources):
+            target = narrowed(dense, tuple(kept), here, start)
+            own = [[s for s in source.symbols if s is not None] for source in sources]
+            values = [part if part.dtype == result.dtype else part.to(result.dtype) for part in parts]
+            _add_product(target, kept, values, own)
 
 
 def narrowed_dims(values: torch.Tensor, symbols: Symbols) -> torch.Tensor:

@@ -31,7 +31,7 @@ from strideweave.carriers.tiled_evictable.selection import Coordinate, Residency
 from strideweave.carriers.tiled_evictable.streaming import TileStream, Use
 from strideweave.carriers.tiled_evictable.tiers import SecondaryTier
 from strideweave.dtype import StorageDType
-from strideweave.io import default_lanes
+from strideweave.io import default_lanes, watching
 from strideweave.layout import Layout
 from strideweave.tensor import Tensor
 
@@ -428,13 +428,16 @@ class TiledEvictable(DependentCarrier):
             self._require_admissible(wanted, plan, "borrow")
             use = Use(engine, "borrow", f"{len(wanted)} tiles")
             try:
-                present = sum(tile.slot is not None for tile in wanted)
+                present = [tile for tile in wanted if tile.slot is not None]
+                absent = [tile for tile in wanted if tile.slot is None]
                 use.want([*wanted, *self._kept(plan)])
             except BaseException:
                 use._pin.close()
                 raise
-            engine.hits += present
-            engine.misses += len(wanted) - present
+            engine.hits += len(present)
+            engine.misses += len(absent)
+            watching.asked(engine.subject, present, is_hit=True)
+            watching.asked(engine.subject, absent, is_hit=False)
         try:
             with closing(use):
                 views = {self._geometry.coordinate(tile.ordinal): use.view(tile) for tile in wanted}
@@ -725,6 +728,8 @@ class TiledEvictable(DependentCarrier):
         engine = self._engine
         with engine.guard:
             for tile in engine.tiles:
+                if watching.watchers and tile.slot is not None:
+                    watching.changed(engine.subject, tile.ordinal, is_resident=False)
                 tile.slot, tile.stored, tile.implicit, tile.dirty = None, False, False, False
             engine.primary.close()
             engine.secondary.close()

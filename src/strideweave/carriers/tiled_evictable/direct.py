@@ -13,7 +13,16 @@ from strideweave.carriers.carrier import Carrier
 from strideweave.carriers.extension import PreparedComposite, ProviderResult
 from strideweave.carriers.extension.executors import CompositeExecutor
 from strideweave.carriers.tiled_evictable import transitions
-from strideweave.carriers.tiled_evictable.blocks import Region, Source, Symbols, Tiled, Whole, blocks, contract
+from strideweave.carriers.tiled_evictable.blocks import (
+    Region,
+    Source,
+    Symbols,
+    Tiled,
+    Whole,
+    blocks,
+    computing,
+    contract,
+)
 from strideweave.carriers.tiled_evictable.engine import Pin
 from strideweave.carriers.tiled_evictable.policy import Purpose
 from strideweave.carriers.tiled_evictable.selection import ResidencyPlan, TileSet
@@ -21,6 +30,7 @@ from strideweave.carriers.tiled_evictable.tiles_as_modes import in_mode_dims, re
 from strideweave.carriers.tiled_evictable.walking import Walk
 from strideweave.carriers.torch_storage import TorchStorage
 from strideweave.carriers.whole import write_all
+from strideweave.io import watching
 from strideweave.layout import Layout
 from strideweave.operation.call import ProviderContractError, ResolvedInvocation
 from strideweave.tensor import Tensor, from_torch
@@ -172,17 +182,22 @@ class Streams:
             # What the policy promotes may take the place of other tiles; after that, none of them leaves.
             pin = carrier._pinned([], plan, f"run {label} on", label)
             self._pins.append((carrier, pin))
-            present = sum(tile.slot is not None for tile in engine.tiles)
-            engine.hits += present
-            engine.misses += len(engine.tiles) - present
+            present = [tile for tile in engine.tiles if tile.slot is not None]
+            absent = [tile for tile in engine.tiles if tile.slot is None]
+            engine.hits += len(present)
+            engine.misses += len(absent)
+            watching.asked(engine.subject, present, is_hit=True)
+            watching.asked(engine.subject, absent, is_hit=False)
             loads = []
             for tile in carrier._tiles(plan.promote):
                 if tile.slot is None and tile.load is None:
                     loads.append(engine.start_load(tile, engine.reserve(tile), commits=True, landed=None))
                 elif tile.load is not None:
                     loads.append(engine.joined(tile))
-            while any(load.tile.load is load for load in loads):
-                engine.guard.wait()
+            if any(load.tile.load is load for load in loads):
+                with watching.event("wait", "what the policy promotes"):
+                    while any(load.tile.load is load for load in loads):
+                        engine.guard.wait()
             for load in loads:
                 if load.error is not None:
                     raise load.error
@@ -378,12 +393,13 @@ def _pointwise(
         given = list(operands)
         for k, part in zip(tensors, parts, strict=True):
             given[k] = _spread_out(part, symbols[k], lead)
-        if is_plain:
-            _DIRECT[invocation.name](*given, out=target)
-            continue
-        for k in tensors:
-            given[k] = from_torch(given[k])
-        target.copy_(values_of(invocation.call.definition(*given, **invocation.options)))
+        with computing(invocation.name, sources):
+            if is_plain:
+                _DIRECT[invocation.name](*given, out=target)
+                continue
+            for k in tensors:
+                given[k] = from_torch(given[k])
+            target.copy_(values_of(invocation.call.definition(*given, **invocation.options)))
 
 
 def _spread_out(part: torch.Tensor, symbols: Symbols, lead: int) -> torch.Tensor:

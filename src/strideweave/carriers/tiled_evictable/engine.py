@@ -7,10 +7,12 @@ takes the lock only to record what has happened. A lane never waits for another 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,7 +21,7 @@ import torch
 from strideweave.carriers.handle import AwaitResult
 from strideweave.carriers.tiled_evictable.budget import BudgetExceeded, format_nbytes
 from strideweave.carriers.tiled_evictable.observe import Location, Statistics
-from strideweave.io import Priority
+from strideweave.io import Priority, watching
 
 if TYPE_CHECKING:
     from strideweave.carriers.tiled_evictable.geometry import Geometry
@@ -177,6 +179,13 @@ class Engine:
         """Tiles that a scan has brought and is done with: they go before all others, the oldest first."""
         self.stall_s = 0.0
         self._scratch = threading.Lock()  # one bounce tile at a time
+        self.subject = watching.Subject(
+            name,
+            geometry.grid_shape,
+            tile_nbytes=self.tile_nbytes,
+            slots=primary.capacity,
+            snapshot=partial(_snapshot, weakref.ref(self)),
+        )
 
     # -- looking (guarded) -----------------------------------------------------------------------------------------
 
@@ -325,10 +334,14 @@ class Engine:
         self.passing.pop(tile.ordinal, None)
         self.order.forget(tile.ordinal)
         self.evictions += 1
+        if watching.watchers:
+            watching.changed(self.subject, tile.ordinal, is_resident=False)
         self.guard.notify_all()
 
     def settle(self, tile: Tile, slot: int) -> None:
         """The tile is primary from now on."""
+        if watching.watchers and tile.slot is None:
+            watching.changed(self.subject, tile.ordinal, is_resident=True)
         tile.slot = slot
         self._perhaps_backed.add(tile.ordinal)
         self.order.arrive(tile.ordinal)
@@ -501,12 +514,14 @@ class Engine:
         """Copy a pinned or claimed primary tile to secondary (on a lane, outside the lock)."""
         assert tile.slot is not None
         packed = self.primary.packed(tile.slot)
-        if packed is not None:
-            nbytes = self.secondary.write(tile.ordinal, packed)
-        else:
-            with self.bounce(tile.ordinal) as scratch:
-                self.primary.read(tile.slot, scratch)
-                nbytes = self.secondary.write(tile.ordinal, scratch)
+        with watching.event("write", "", self.subject, tile.ordinal) as event:
+            if packed is not None:
+                nbytes = self.secondary.write(tile.ordinal, packed)
+            else:
+                with self.bounce(tile.ordinal) as scratch:
+                    self.primary.read(tile.slot, scratch)
+                    nbytes = self.secondary.write(tile.ordinal, scratch)
+            event.nbytes = nbytes
         with self.guard:
             self.bytes_written += nbytes
 
@@ -526,7 +541,9 @@ class Engine:
     def fetch_packed(self, tile: Tile, out: torch.Tensor) -> int:
         """Bring a tile that is not primary straight to a packed place (on a lane, outside the lock); the bytes read."""
         if tile.stored:
-            return self.secondary.read(tile.ordinal, out)
+            with watching.event("read", "", self.subject, tile.ordinal) as event:
+                event.nbytes = nbytes = self.secondary.read(tile.ordinal, out)
+            return nbytes
         out.zero_()
         return 0
 
@@ -535,3 +552,11 @@ class Engine:
         """Scratch memory for a packed tile; one at a time, so that scratch never grows beyond one tile."""
         with self._scratch:
             yield torch.empty(self.geometry.elems_of(ordinal), dtype=self.dtype)
+
+
+def _snapshot(engine_of: weakref.ref[Engine], register: watching.Register) -> None:
+    engine = engine_of()
+    if engine is None:
+        return
+    with engine.guard:
+        register([tile.ordinal for tile in engine.tiles if tile.slot is not None])

@@ -16,7 +16,7 @@ from strideweave.carriers.tiled_evictable.engine import Engine, Pin, Tile
 from strideweave.carriers.tiled_evictable.selection import Coordinate
 from strideweave.carriers.tiled_evictable.steps import Steps
 from strideweave.carriers.whole import allocate_all, read_all, write_all
-from strideweave.io import Priority
+from strideweave.io import Priority, watching
 from strideweave.layout import Layout, Shape, Stride
 from strideweave.tensor import Tensor
 
@@ -44,6 +44,9 @@ def _first_stride(mode: Layout) -> int:
 
 class Taker(Protocol):
     """Where the tiles of a request go, each with its place in the compact grid."""
+
+    verb: watching.Kind
+    """What taking a tile is."""
 
     def takes_packed(self, tile: Tile) -> bool:
         """Whether a packed tile can be read straight into its place."""
@@ -76,6 +79,8 @@ class Taker(Protocol):
 
 class Target:
     """The compact destination, and how the values of one tile find their place in it."""
+
+    verb: watching.Kind = "gather"
 
     def __init__(
         self,
@@ -246,9 +251,11 @@ class Projection:
             engine.use(tile)
             if tile.slot is not None:
                 engine.hits += 1
+                watching.asked(engine.subject, (tile,), is_hit=True)
                 present.append((tile, tile.slot, compact))
                 continue
             engine.misses += 1
+            watching.asked(engine.subject, (tile,), is_hit=False)
             landed = partial(self._gather_landed, tile, compact)
             if tile.load is not None:
                 engine.joined(tile).landed.append(landed)
@@ -269,18 +276,29 @@ class Projection:
 
     def _gather_present(self, batch: Sequence[tuple[Tile, int, Coordinate]]) -> None:
         for tile, slot, compact in batch:
-            self.steps.run(partial(self._target.gather_slot, tile, slot, compact))
+            self.steps.run(partial(self._gather_slot, tile, slot, compact))
+
+    def _gather_slot(self, tile: Tile, slot: int, compact: Coordinate) -> None:
+        with self._taking(tile):
+            self._target.gather_slot(tile, slot, compact)
+
+    def _taking(self, tile: Tile) -> watching.Event | watching.Nothing:
+        return watching.event(self._target.verb, "", self._engine.subject, tile.ordinal)
 
     def _overwrite(self, batch: Sequence[tuple[Tile, Coordinate]]) -> None:
         for tile, compact in batch:
-            self.steps.run(partial(self._target.overwrite, tile, compact))
+            self.steps.run(partial(self._overwrite_one, tile, compact))
+
+    def _overwrite_one(self, tile: Tile, compact: Coordinate) -> None:
+        with self._taking(tile):
+            self._target.overwrite(tile, compact)
 
     def _gather_landed(self, tile: Tile, compact: Coordinate, error: BaseException | None) -> None:
         slot = tile.slot
         if error is not None or slot is None:
             self.steps.over(error or RuntimeError(f"a tile of {self._engine.name} landed and is gone"))
             return
-        self.steps.run(partial(self._target.gather_slot, tile, slot, compact))
+        self.steps.run(partial(self._gather_slot, tile, slot, compact))
 
     def _pass_through(self, tile: Tile, compact: Coordinate) -> None:
         """Bring a tile that primary has no room for to its place, without keeping it."""
@@ -293,7 +311,8 @@ class Projection:
         else:
             with engine.bounce(tile.ordinal) as scratch:
                 nbytes = engine.fetch_packed(tile, scratch)
-                self._target.gather_packed(tile, scratch, compact)
+                with self._taking(tile):
+                    self._target.gather_packed(tile, scratch, compact)
         with engine.guard:
             engine.bytes_read += nbytes
 

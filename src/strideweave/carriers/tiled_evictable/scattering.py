@@ -14,6 +14,7 @@ from strideweave.carriers.tiled_evictable.gradients import Recording, added, rec
 from strideweave.carriers.tiled_evictable.projection import Projection, compact_layout
 from strideweave.carriers.tiled_evictable.selection import Coordinate, TileSelection
 from strideweave.carriers.tiled_evictable.tiles_as_modes import TilesAsModes, in_mode_dims, region_of
+from strideweave.io import watching
 from strideweave.tensor import Tensor
 from strideweave.tensor.copying import values_of
 
@@ -121,6 +122,8 @@ def _require_capacity(engine: Engine, count: int) -> None:
 
 class _Result:
     """The fresh carrier, and how the values of one tile get there. Nobody knows it before `publish`."""
+
+    verb: watching.Kind = "scatter"
 
     def __init__(
         self,

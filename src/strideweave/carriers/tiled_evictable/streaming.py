@@ -12,6 +12,7 @@ import torch
 from strideweave.carriers.tiled_evictable import transitions
 from strideweave.carriers.tiled_evictable.engine import Engine, Load, Pin, Tile
 from strideweave.carriers.tiled_evictable.selection import Coordinate
+from strideweave.io import watching
 
 _LOOK_AGAIN_S = 0.5
 _PASSING_AHEAD = 4  # tiles of a scan take the places of others: a lane each has one to bring
@@ -72,7 +73,8 @@ class Use:
         """Wait until the tile is there (guarded), and count the time."""
         if not self._holds(tile):
             began = time.perf_counter()
-            self._wait_for(tile)
+            with watching.event("wait", self._doing, self._engine.subject, tile.ordinal):
+                self._wait_for(tile)
             self._engine.stall_s += time.perf_counter() - began
         self._engine.use(tile)
 
@@ -154,6 +156,8 @@ class TileStream(Use):
             raise
         engine.hits += len(present)
         engine.misses += len(self._absent)
+        watching.asked(engine.subject, present, is_hit=True)
+        watching.asked(engine.subject, self._absent, is_hit=False)
         self._run_ahead()
 
     def __iter__(self) -> TileStream:

@@ -10,7 +10,7 @@ import torch
 
 from strideweave.carriers.tiled_evictable.engine import Engine, Load, Tile
 from strideweave.carriers.tiled_evictable.tiles_as_modes import TilesAsModes
-from strideweave.io import Priority
+from strideweave.io import Priority, watching
 from strideweave.tensor import Tensor
 
 SCRATCH_TILES = 3
@@ -45,6 +45,11 @@ class Walk:
         self._loads: dict[int, Load] = {}
         self._made = 0
         self._current: int | None = None
+
+    @property
+    def subject(self) -> watching.Subject:
+        """The carrier, as a trace knows it."""
+        return self._engine.subject
 
     def expect(self, ordinals: Sequence[int]) -> None:
         """Send the next tiles on their way, as far as there is scratch for them; `ordinals` are in order."""
@@ -84,11 +89,13 @@ class Walk:
         """Where a tile is in primary, once it is; None when another request was to bring it, and has failed."""
         engine = self._engine
         with engine.guard:
-            began = time.perf_counter()
-            while tile.slot is None and tile.load is not None:
-                engine.joined(tile)
-                engine.guard.wait()
-            engine.stall_s += time.perf_counter() - began
+            if tile.slot is None and tile.load is not None:
+                began = time.perf_counter()
+                with watching.event("wait", "a tile on its way", engine.subject, tile.ordinal):
+                    while tile.slot is None and tile.load is not None:
+                        engine.joined(tile)
+                        engine.guard.wait()
+                engine.stall_s += time.perf_counter() - began
             if tile.slot is not None:
                 engine.use(tile)
                 return tile.slot
@@ -154,7 +161,10 @@ class Walk:
     def _wait_for(self, fetch: _Fetch) -> None:
         engine = self._engine
         with engine.guard:
+            if fetch.is_over:
+                return
             began = time.perf_counter()
-            while not fetch.is_over:
-                engine.guard.wait()
+            with watching.event("wait", "a tile on its way to scratch", engine.subject, fetch.tile.ordinal):
+                while not fetch.is_over:
+                    engine.guard.wait()
             engine.stall_s += time.perf_counter() - began

@@ -14,6 +14,7 @@ from strideweave.carriers.tiled_evictable import ResidencyPolicy, Statistics, Ti
 from strideweave.integrations.transformers.foresight import Foresight
 from strideweave.integrations.transformers.plan import ExpertPlan
 from strideweave.integrations.transformers.sources import ExpertSources
+from strideweave.io import watching
 from strideweave.layout import Layout
 from strideweave.tensor import Tensor
 
@@ -45,6 +46,9 @@ class ExpertStore:
         self.tensor = Tensor(self.carrier, 0, layout)
         self.foresight: Foresight | None = None
         """What reads ahead for the next layer; None when nothing does."""
+        self.subject = self.carrier._engine.subject
+        self.subject.name, self.subject.noun = "experts", "expert"
+        self.subject.groups = [f"layer {number}" for number in map(_number, sources.layers)]
         self._routes: list[Route] | None = None
 
     def statistics(self) -> Statistics:
@@ -92,12 +96,21 @@ class ExpertStore:
         if self._routes is not None:
             self._routes.append(tuple(used))
 
+    def computing(self, layer: int, expert: int) -> watching.Event | watching.Nothing:
+        """A block of one expert's arithmetic, for whoever watches."""
+        return watching.event("compute", "", self.subject, layer + len(self.layers) * expert)
+
     def close(self) -> None:
         """Let go of the memory and the files; again is harmless. Errors: RuntimeError while the model is running."""
         self.carrier.release()
 
     def __repr__(self) -> str:
         return f"<ExpertStore of {len(self.layers)} layers: {self.carrier!r}>"
+
+
+def _number(layer: str) -> str:
+    """The number in the name of a layer's module."""
+    return next((part for part in layer.split(".") if part.isdecimal()), layer)
 
 
 class LayerExperts:
@@ -176,18 +189,21 @@ def _compute(
     ascending = iter(routed)
     due = next(ascending, None)
     is_scan = tokens > _ANSWERED_AT_ONCE and 2 * len(routed) > module.num_experts
+    foresight = experts.store.foresight
     with closing(experts.store.views(experts.layer, routed, passing=is_scan)) as views:
-        for number, (expert, weights) in enumerate(views):
-            if not number and experts.store.foresight is not None:  # behind all that this layer waits for
-                experts.store.foresight.look_ahead(experts.layer, hidden_states)
-            token, place = token_of[expert], place_of[expert]
-            gate, up = F.linear(hidden_states[token], _as(weights["gate_up_proj"], hidden_states)).chunk(2, dim=-1)
-            state = F.linear(module.act_fn(gate) * up, _as(weights["down_proj"], hidden_states))
-            state = state * top_k_weights[token, place, None]
-            waiting[expert] = (token, state.to(final.dtype))
-            while due in waiting:
-                final.index_add_(0, *waiting.pop(due))
-                due = next(ascending, None)
+        for expert, weights in views:
+            if foresight is not None:  # once, behind all that this layer waits for
+                foresight.look_ahead(experts.layer, hidden_states)
+                foresight = None
+            with experts.store.computing(experts.layer, expert):
+                token, place = token_of[expert], place_of[expert]
+                gate, up = F.linear(hidden_states[token], _as(weights["gate_up_proj"], hidden_states)).chunk(2, dim=-1)
+                state = F.linear(module.act_fn(gate) * up, _as(weights["down_proj"], hidden_states))
+                state = state * top_k_weights[token, place, None]
+                waiting[expert] = (token, state.to(final.dtype))
+                while due in waiting:
+                    final.index_add_(0, *waiting.pop(due))
+                    due = next(ascending, None)
     return final
 
 
