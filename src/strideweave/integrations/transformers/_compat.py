@@ -23,13 +23,21 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 EXPERTS_NAME = "strideweave"
 
 FAMILIES = {
-    "mixtral": ("transformers.models.mixtral.modeling_mixtral", "MixtralExperts"),
-    "qwen3_moe": ("transformers.models.qwen3_moe.modeling_qwen3_moe", "Qwen3MoeExperts"),
+    "deepseek_v3": "DeepseekV3Experts",
+    "glm4_moe": "Glm4MoeExperts",
+    "gpt_oss": "GptOssExperts",
+    "granitemoe": "GraniteMoeExperts",
+    "minimax_m2": "MiniMaxM2Experts",
+    "mixtral": "MixtralExperts",
+    "olmoe": "OlmoeExperts",
+    "phimoe": "PhimoeExperts",
+    "qwen2_moe": "Qwen2MoeExperts",
+    "qwen3_moe": "Qwen3MoeExperts",
 }
-"""model_type -> where the class of its experts is."""
+"""model_type -> the class of its experts, in the family's own modeling module."""
 
-PARAMETERS = ("gate_up_proj", "down_proj")
-"""The fused parameters of an experts module, (experts, out, in) each, in the order in which a tile holds them."""
+PARAMETERS = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+"""The fused parameters that an experts module may have, an expert's after the other, in the order of a tile."""
 
 _class_lock = threading.Lock()  # guards the patched __init__ of the experts classes
 
@@ -72,9 +80,14 @@ def skeleton(config: Any) -> Any:
 
 def experts_class(model_type: str) -> type[torch.nn.Module]:
     """The class of a family's experts module."""
-    module, name = FAMILIES[model_type]
-    cls: type[torch.nn.Module] = getattr(importlib.import_module(module), name)
+    module = importlib.import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+    cls: type[torch.nn.Module] = getattr(module, FAMILIES[model_type])
     return cls
+
+
+def expert_parameters(module: torch.nn.Module) -> tuple[str, ...]:
+    """The fused parameters of an experts module, in the order in which a tile holds them."""
+    return tuple(name for name in PARAMETERS if name in module._parameters)
 
 
 def experts_modules(model: torch.nn.Module, model_type: str) -> list[tuple[str, Any]]:
@@ -86,7 +99,8 @@ def experts_modules(model: torch.nn.Module, model_type: str) -> list[tuple[str, 
 def router_weight(model: Any, experts_name: str, experts: int) -> torch.Tensor | None:
     """The (experts, hidden) matrix by which the block around an experts module scores experts; None if it has none."""
     block = model.get_submodule(experts_name.rpartition(".")[0])
-    weight = getattr(getattr(block, "gate", None), "weight", None)
+    router = getattr(block, "gate", None) or getattr(block, "router", None)
+    weight = getattr(router, "weight", None)
     if isinstance(weight, torch.Tensor) and weight.ndim == 2 and weight.shape[0] == experts and not weight.is_meta:
         return weight
     return None
@@ -112,7 +126,7 @@ def without_expert_parameters(model_type: str) -> Iterator[None]:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             with torch.device("meta"):
                 original(self, *args, **kwargs)
-            for name in PARAMETERS:
+            for name in expert_parameters(self):
                 delattr(self, name)
             # Nothing is left that transformers should initialise.
             self._is_hf_initialized = True

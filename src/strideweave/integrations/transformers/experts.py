@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, TypeAlias
 
 import torch
-import torch.nn.functional as F
 
 from strideweave.carriers import CPU, CheckpointFile
 from strideweave.carriers.tiled_evictable import ResidencyPolicy, Statistics, TiledEvictable, TileSet
+from strideweave.integrations.transformers.compute import run_expert
 from strideweave.integrations.transformers.foresight import Foresight
 from strideweave.integrations.transformers.plan import ExpertPlan
 from strideweave.integrations.transformers.sources import ExpertSources
@@ -87,9 +88,7 @@ class ExpertStore:
                 yield (
                     expert,
                     {
-                        part.name: flat[part.offset_elems : part.offset_elems + part.shape[0] * part.shape[1]].view(
-                            part.shape
-                        )
+                        part.name: flat[part.offset_elems : part.offset_elems + math.prod(part.shape)].view(part.shape)
                         for part in self.parts
                     },
                 )
@@ -197,16 +196,9 @@ def _compute(
                 foresight = None
             with experts.store.computing(experts.layer, expert):
                 token, place = token_of[expert], place_of[expert]
-                gate, up = F.linear(hidden_states[token], _as(weights["gate_up_proj"], hidden_states)).chunk(2, dim=-1)
-                state = F.linear(module.act_fn(gate) * up, _as(weights["down_proj"], hidden_states))
-                state = state * top_k_weights[token, place, None]
+                state = run_expert(module, weights, hidden_states[token]) * top_k_weights[token, place, None]
                 waiting[expert] = (token, state.to(final.dtype))
                 while due in waiting:
                     final.index_add_(0, *waiting.pop(due))
                     due = next(ascending, None)
     return final
-
-
-def _as(weight: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The weight in the dtype of the computation; one matrix at a time when the model was loaded in another one."""
-    return weight if weight.dtype == like.dtype else weight.to(like.dtype)

@@ -38,7 +38,7 @@ class Foresight:
             self.prefetcher.suggest([])
             return
         with torch.no_grad():
-            scores = torch.nn.functional.linear(hidden_states, router)
+            scores = torch.nn.functional.linear(hidden_states.to(router.dtype), router)
             best = scores.topk(min(self._top_k, self._experts), dim=-1).indices
             counts = torch.bincount(best.flatten(), minlength=self._experts)
             wanted = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]

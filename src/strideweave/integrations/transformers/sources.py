@@ -31,7 +31,7 @@ class Part:
     name: str
     offset_elems: int
     shape: tuple[int, ...]
-    """(out, in) of one expert."""
+    """Of one expert: (out, in) of a matrix, or as the family stores it, and (out,) of a bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,10 @@ def _parts(modules: list[tuple[str, Any]]) -> tuple[Part, ...]:
             "cannot tile the experts of this model: no layer has any. The configuration makes every layer dense. "
             "Load it with transformers as usual."
         )
-    shapes = [tuple((name, tuple(getattr(module, name).shape)) for name in _compat.PARAMETERS) for _, module in modules]
+    shapes = [
+        tuple((name, tuple(getattr(module, name).shape)) for name in _compat.expert_parameters(module))
+        for _, module in modules
+    ]
     if len(set(shapes)) > 1:
         raise UnsupportedModel(
             "cannot tile the experts of this model: its layers have different shapes "
