@@ -83,6 +83,34 @@ def test_logits_and_generation_are_bit_equal_to_eager(
         model.strideweave.close()
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_saved_model_is_the_same_in_stock_transformers_and_here(
+    checkpoint: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    path = checkpoint(name)
+    stock = eager(path)
+    model = from_pretrained(path, budget=plan(path).tile_nbytes)
+    with torch.no_grad():
+        parameter = next(model.parameters())
+        parameter.mul_(1.5)
+        next(stock.parameters()).mul_(1.5)
+        model.save_pretrained(tmp_path / "saved", max_shard_size="15KB")
+        wanted = stock(IDS).logits
+        again = eager(tmp_path / "saved")
+        assert torch.equal(again(IDS).logits, wanted)
+        ours = from_pretrained(tmp_path / "saved", budget="1MB")
+        assert torch.equal(ours(IDS).logits, wanted)
+    assert set(load_index(path)["weight_map"]) == set(load_index(tmp_path / "saved")["weight_map"])
+    assert "strideweave" not in (tmp_path / "saved" / "config.json").read_text()
+    for opened in (model, ours):
+        opened.strideweave.close()
+
+
+def load_index(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "model.safetensors.index.json").read_text())
+    return found
+
+
 def test_every_family_that_is_told_to_be_supported_is_tried() -> None:
     assert set(FAMILIES) == set(_compat.FAMILIES)
 

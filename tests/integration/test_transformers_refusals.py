@@ -124,7 +124,7 @@ def test_opening_another_family_lists_what_is_supported(tmp_path: Path) -> None:
         vocab_size=32,
     )
     LlamaForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModel, match="mixtral, qwen3_moe"):
+    with pytest.raises(UnsupportedModel, match="mixtral, olmoe"):
         from_pretrained(tmp_path)
 
 
@@ -176,13 +176,10 @@ def test_file_that_changes_under_a_running_model_is_an_error_and_no_new_values(f
     model.strideweave.close()
 
 
-def test_closed_store_and_backward_and_saving_are_refused(mixtral: Family, tmp_path: Path) -> None:
+def test_closed_store_and_backward_are_refused(mixtral: Family) -> None:
     model = from_pretrained(mixtral.path, budget=mixtral.tile_nbytes)
     with pytest.raises(RuntimeError, match="forward only"):
         model(mixtral.ids).logits.float().sum().backward()
-    with pytest.raises(RuntimeError, match="cannot save"):
-        model.save_pretrained(tmp_path)
-    assert not list(tmp_path.iterdir())
     model.strideweave.close()
     model.strideweave.close()
     with torch.no_grad(), pytest.raises(RuntimeError, match="released"):

@@ -60,12 +60,13 @@ class ShardPlan:
 def write_shard(
     plan: ShardPlan,
     folder: str | os.PathLike[str],
-    values: Callable[[TensorEntry], memoryview],
+    values: Callable[[TensorEntry], memoryview | Iterable[memoryview]],
     after: Callable[[TensorEntry], None] | None = None,
 ) -> None:
     """The planned file stands in the folder, whole and on the disk, or nothing does.
 
-    `values` is asked for one tensor's bytes at a time, `after` is told when they are written.
+    `values` is asked for one tensor's bytes at a time, or for stretches of them, one after the other; `after` is told
+    when they are written.
     Errors: StorageError, and whatever the two callables raise; ValueError for bytes of another size than
     planned.
 
@@ -81,13 +82,18 @@ def write_shard(
         file.reserve(plan.file_nbytes)
         file.write_from([(0, memoryview(plan.header))])
         for entry in plan.entries:
-            memory = values(entry)
-            if memory.nbytes != entry.nbytes:
+            given = values(entry)
+            done = 0
+            for memory in [given] if isinstance(given, memoryview) else given:
+                done += memory.nbytes
+                if done > entry.nbytes:
+                    break
+                file.write_from([(entry.offset_nbytes + done - memory.nbytes, memory)])
+            if done != entry.nbytes:
                 raise ValueError(
-                    f"cannot write {entry.name!r} to {plan.name}: got {memory.nbytes} bytes, "
+                    f"cannot write {entry.name!r} to {plan.name}: got {done} bytes, "
                     f"{entry.nbytes} are planned. A tensor has the size that the header tells. Give all of "
                     "it."
                 )
-            file.write_from([(entry.offset_nbytes, memory)])
             if after is not None:
                 after(entry)

@@ -103,6 +103,9 @@ class ExpertStore:
         """Let go of the memory and the files; again is harmless. Errors: RuntimeError while the model is running."""
         self.carrier.release()
 
+    def __deepcopy__(self, memo: dict[int, object]) -> ExpertStore:
+        return self  # a copied model shares the experts: they are read-only
+
     def __repr__(self) -> str:
         return f"<ExpertStore of {len(self.layers)} layers: {self.carrier!r}>"
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 from strideweave.carriers.tiled_evictable import Adaptive, ResidencyPolicy
+from strideweave.carriers.tiled_evictable.budget import format_nbytes
 from strideweave.checkpoint import Checkpoint, MissingTensors
 from strideweave.integrations.transformers import _compat
 from strideweave.integrations.transformers.experts import ExpertStore, LayerExperts, experts_forward
 from strideweave.integrations.transformers.foresight import foresight_of
 from strideweave.integrations.transformers.plan import plan_of
+from strideweave.integrations.transformers.saving import Saver
 from strideweave.integrations.transformers.sources import dense_state, require_supported, resolve
 
 _REFUSED = {
@@ -36,8 +39,8 @@ def from_pretrained(
     written beside it. Logits are bit-equal to `experts_implementation="eager"` on the same machine, dtype and
     thread count.
     With `prefetch` the experts of the next layer are read ahead, as its router foretells them, while that is of use;
-    logits do not depend on it. `model.strideweave` has `statistics()`, `residency_map()` and `close()`. Other keyword
-    arguments go to transformers.
+    logits do not depend on it. `model.strideweave` has `statistics()`, `residency_map()` and `close()`, and
+    `model.save_pretrained` writes a whole checkpoint, an expert at a time. Other keyword arguments go to transformers.
 
     Units: `budget` in bytes, or text such as "4GiB".
     Errors: CheckpointError (a ValueError) for a folder that is no whole checkpoint; UnsupportedModel for another
@@ -80,7 +83,8 @@ def from_pretrained(
     if prefetch:
         store.foresight = foresight_of(model, model_type, store.carrier, sources.top_k)
     model.strideweave = store
-    model.save_pretrained = _refuse_save
+    model.save_pretrained = Saver(model, checkpoint, sources)
+    model.register_state_dict_post_hook(_tell_of_experts)
     return model
 
 
@@ -96,10 +100,12 @@ def _require_whole(report: dict[str, Any], folder: str) -> None:
         )
 
 
-def _refuse_save(*args: Any, **kwargs: Any) -> None:
-    """Stock saving would write a checkpoint without experts."""
-    raise RuntimeError(
-        "cannot save this model: its experts are in the checkpoint that it was opened from, which is whole and "
-        "unchanged, and stock saving would leave them out. Copy that folder, or load the model with transformers to "
-        "save it."
+def _tell_of_experts(model: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """A state without experts is nothing that a model could be made of; whoever takes one hears of it."""
+    plan = model.strideweave.plan
+    warnings.warn(
+        f"this state_dict has no experts: {plan.layers * plan.experts} of them, {format_nbytes(plan.expert_nbytes)}, "
+        "are tiles on disk. It holds the dense parameters only. Use save_pretrained(folder) for a checkpoint of the "
+        "whole model.",
+        stacklevel=3,
     )

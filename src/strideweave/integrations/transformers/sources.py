@@ -35,6 +35,16 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """A stretch of one tile. Units: elements."""
+
+    layer: int
+    expert: int
+    offset_elems: int
+    elems: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertSources:
     """A checkpoint seen as tiles: one tile is one expert of one layer, all its matrices end to end."""
 
@@ -51,6 +61,10 @@ class ExpertSources:
     dense: tuple[str, ...]
     """Checkpoint keys of everything else."""
     dense_nbytes: int
+    slices: Mapping[str, tuple[Slice, ...]]
+    """For every checkpoint key of experts the stretches of tiles that it is, end to end."""
+    names: Mapping[str, str]
+    """For every other checkpoint key the parameter of the model that it is."""
 
     @property
     def tile_elems(self) -> int:
@@ -96,18 +110,22 @@ def resolve(checkpoint: Checkpoint, config: Any) -> ExpertSources:
     renamer = _compat.Renamer(model)
 
     found: dict[tuple[int, int, str], dict[int, Piece]] = defaultdict(dict)
+    keys: dict[tuple[int, int, str], dict[int, str]] = defaultdict(dict)
     dense: list[str] = []
+    names: dict[str, str] = {}
     dtypes: dict[str, str] = {}
     for key, located in checkpoint.tensors.items():
         target = renamer.target(key)
         module, _, parameter = target.name.rpartition(".")
         if module not in layer_of or parameter not in shapes:
             dense.append(key)
+            names[key] = target.name
             continue
         dtypes.setdefault(located.entry.dtype, key)
         layer, entry = layer_of[module], located.entry
         if target.expert is not None:
             found[layer, target.expert, parameter][target.rank] = Piece(located.file, entry.offset_nbytes, entry.nbytes)
+            keys[layer, target.expert, parameter][target.rank] = key
             continue
         if entry.shape != (experts, *shapes[parameter]):
             raise CheckpointError(
@@ -118,9 +136,11 @@ def resolve(checkpoint: Checkpoint, config: Any) -> ExpertSources:
         step = entry.nbytes // experts
         for expert in range(experts):
             found[layer, expert, parameter][0] = Piece(located.file, entry.offset_nbytes + expert * step, step)
+            keys[layer, expert, parameter][0] = key
 
     dtype = _one_dtype(dtypes, str(checkpoint.path))
     pieces: list[Piece] = []
+    slices: dict[str, list[Slice]] = defaultdict(list)
     missing: list[str] = []
     for module, layer in layer_of.items():
         for expert in range(experts):
@@ -129,6 +149,11 @@ def resolve(checkpoint: Checkpoint, config: Any) -> ExpertSources:
                 chosen = [ranked[rank] for rank in sorted(ranked)]
                 if sum(piece.nbytes for piece in chosen) == math.prod(part.shape) * dtype.itemsize:
                     pieces.extend(chosen)
+                    offset = part.offset_elems
+                    for rank in sorted(ranked):
+                        elems = ranked[rank].nbytes // dtype.itemsize
+                        slices[keys[layer, expert, part.name][rank]].append(Slice(layer, expert, offset, elems))
+                        offset += elems
                 else:
                     missing.append(f"{module}.{part.name} of expert {expert}")
     if missing:
@@ -143,6 +168,8 @@ def resolve(checkpoint: Checkpoint, config: Any) -> ExpertSources:
         pieces=tuple(pieces),
         dense=tuple(dense),
         dense_nbytes=sum(checkpoint.tensors[key].entry.nbytes for key in dense),
+        slices={key: tuple(stretches) for key, stretches in slices.items()},
+        names=names,
     )
 
 
