@@ -43,7 +43,7 @@ def test_python_block_of_a_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {"tokenizer": _Tokenizer()}
-    exec(code.replace("path/to/a/mixtral-or-qwen3-moe", str(mixtral.path)), scope)
+    exec(code.replace("path/to/a/mixture-of-experts", str(mixtral.path)), scope)
     assert capsys.readouterr().out
 
 
