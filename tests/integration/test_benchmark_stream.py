@@ -55,7 +55,7 @@ def test_contestant_without_arithmetic_moves_as_many_bytes(folder: Path, contest
 
 
 def test_bench_stream_of_all_contestants_is_equal_within_its_budget_and_leaves_nothing(owned_cache: Path) -> None:
-    report = run.measure(of=SMALL, rounds=2)
+    report = run.measure(of=SMALL, rounds=1)
     assert report.is_equal, str(report)
     found = report.to_json()
     assert list(found["operations"]) == list(OPERATIONS)
@@ -66,7 +66,7 @@ def test_bench_stream_of_all_contestants_is_equal_within_its_budget_and_leaves_n
         assert {"raw", "ram", "reader", "strideweave", "memmap"} <= set(took_part)
         sums = {tuple(lines[name]["checksums"]) for name in took_part if ENTRIES[name].computes}
         assert len(sums) == 1, operation
-        assert len(lines["strideweave"]["run_s"]) == 2
+        assert len(lines["strideweave"]["run_s"]) == 1
     budgets = [target for target in found["targets"] if "peak memory" in target["name"]]
     assert len(budgets) == 4
     assert all(target["is_met"] for target in budgets)

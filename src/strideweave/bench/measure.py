@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
-import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
 
-class PeakAnonymous:
-    """The most anonymous memory that this process had while the block ran. Units: bytes."""
-
-    def __init__(self, interval_s: float = 0.01) -> None:
-        self.nbytes = 0
-        self._interval_s = interval_s
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="peak-anonymous", daemon=True)
-
-    def _sample(self) -> None:
-        while True:
-            self.nbytes = max(self.nbytes, anonymous_nbytes())
-            if self._done.wait(self._interval_s):
-                return
-
-    def __enter__(self) -> PeakAnonymous:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-        self.nbytes = max(self.nbytes, anonymous_nbytes())
-
-
-def anonymous_nbytes() -> int:
-    """The anonymous memory that this process has in RAM, from the kernel."""
-    return _field("/proc/self/status", "RssAnon") * 1024
+def anonymous_nbytes(pid: int | str = "self") -> int:
+    """The anonymous memory that a process, this one unless given, has in RAM, from the kernel."""
+    return _field(f"/proc/{pid}/status", "RssAnon") * 1024
 
 
 def disk_read_nbytes() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,7 +55,8 @@ class PythonLoop:
 
     def close(self) -> None:
         """The carrier is released."""
-        self._tiles.carrier.release()
+        with suppress(RuntimeError):  # an interrupted request is still under way
+            self._tiles.carrier.release()
 
 
 def _looped(is_over: Callable[[], bool]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ from strideweave.bench.running import Say, folder_of, silent
 from strideweave.io import default_lanes
 
 _RATIO_FROM_NBYTES = 2**20
+_SETTLED_S = 10.0
 
 
 def measure(
@@ -39,7 +41,17 @@ def measure(
         say(f"writing {mib(chosen.file_nbytes)}")
         write_data(path, chosen.file_nbytes)
         drop_page_cache([path])
-        return _report(_measured(path, chosen, say))
+        try:
+            return _report(_measured(path, chosen, say))
+        finally:
+            _settle()
+
+
+def _settle() -> None:
+    """After an interruption reads are still under way: none is when the process ends, or has its files removed."""
+    until = time.perf_counter() + _SETTLED_S
+    while not default_lanes().idle and time.perf_counter() < until:
+        time.sleep(0.01)
 
 
 def _measured(path: Path, chosen: Size, say: Say) -> dict[str, Any]:

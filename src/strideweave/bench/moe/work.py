@@ -40,7 +40,7 @@ class Work:
     @staticmethod
     def quick() -> Work:
         """The same routes over experts of half the size, and fewer steps."""
-        return Work(hidden=1024, steps=16)
+        return Work(hidden=1024, steps=12)
 
     def prefill(self) -> Work:
         """A few steps of so many tokens that every expert is used."""
