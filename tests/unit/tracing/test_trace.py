@@ -117,7 +117,7 @@ def test_carrier_made_in_the_block_begins_with_what_its_primary_holds() -> None:
 
 
 def test_tile_that_is_written_again_where_it_is_does_not_come_again() -> None:
-    carrier, w, _ = matrix()
+    _, w, _ = matrix()
     with sw.trace() as t:
         gradient, writer = gradient_like(w)
         for value in (1.0, 2.0):
