@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner, Result
 
+from strideweave.io import watching
 from strideweave.tools.cli import app
 from support.models import Family
 
@@ -107,6 +108,57 @@ def test_demo_uses_the_checkpoint_that_is_there(checkpoint: Path, monkeypatch: p
     shown = json.loads(done.stdout)
     assert shown["tiles_that_fit"] == 6
     assert shown["budget_nbytes"] * 4 == 24 * shown["tile_nbytes"]
+
+
+def test_trace_writes_a_timeline_and_a_page_and_counts_layers(
+    checkpoint: Path, mixtral: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    question = ["--prompt", "why is the sky blue", "--max-new-tokens", "8", "--budget", str(7 * mixtral.tile_nbytes)]
+    done = call("trace", str(checkpoint), *question, "--out", "a.json", "--html", "a.html", "--json")
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    assert [row["group"] for row in shown["layers"]] == ["layer 0", "layer 1", "layer 2"]
+    for name in ("hits", "misses", "bytes_read"):
+        assert sum(row[name] for row in shown["layers"]) == shown[name] > 0
+    assert sum(row["stall_s"] for row in shown["layers"]) == pytest.approx(shown["stall_s"], abs=0.1)
+    assert shown["hit_rate_over_optimal"] == pytest.approx(shown["hit_rate"] / shown["optimal_hit_rate"])
+    assert 0 < shown["hit_rate_over_optimal"] <= 1
+    events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == shown["events"]
+    assert sum(e["args"].get("nbytes", 0) for e in events if e.get("cat") == "read") == shown["bytes_read"]
+    assert sum(e.get("cat") == "compute" for e in events) == shown["hits"] + shown["misses"]
+    most = max(e["args"]["nbytes"] for e in events if e["ph"] == "C" and "experts" in e["name"])
+    assert most == 7 * mixtral.tile_nbytes
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    told = call("trace", str(checkpoint), *question).output
+    assert "wrote trace.json" in told
+    assert f"{shown['hit_rate_over_optimal']:.1%} of the best possible" in told
+    again = call("run", str(checkpoint), *question, "--json")
+    assert json.loads(again.stdout)["text"] == shown["text"], "looking changes nothing"
+
+
+def test_trace_refuses_places_before_it_runs_and_leaves_nothing_when_interrupted(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    refused = call("trace", str(checkpoint), "--out", "nowhere/a.json")
+    assert refused.exit_code == 1
+    assert "there is no folder" in refused.output
+    refused = call("trace", str(checkpoint), "--out", "a", "--html", "a")
+    assert refused.exit_code == 1
+    assert "they are two files" in refused.output
+
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("strideweave.tools.generate._generate", interrupt)
+    stopped = call("trace", str(checkpoint), "--max-new-tokens", "4")
+    assert stopped.exit_code == 130
+    assert "nothing is left half-done" in stopped.output
+    assert set(tmp_path.iterdir()) == before
+    assert watching.watchers == []
 
 
 def test_run_without_a_tokenizer_says_which_files_are_missing(mixtral: Family) -> None:

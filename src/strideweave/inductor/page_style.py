@@ -4,50 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-STYLE: Final = """
-:root {
-  color-scheme: light dark;
-  --page: #f5f6f8; --card: #ffffff; --ink: #16202c; --soft: #51606f; --line: #d9dfe6; --link: #0b5cad;
-  --before: #9aa9b8; --after: #14807a; --over: #cf3a24; --limit: #16202c; --track: #edf0f3; --loop: #eef6f5;
-  --loop-line: #9ccbc6; --good: #0f6a64; --good-page: #e2f3f1; --bad: #a92511; --bad-page: #fde9e5;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --page: #0f151b; --card: #18212a; --ink: #e8edf2; --soft: #a3b1bf; --line: #2c3946; --link: #7db8f5;
-    --before: #61717f; --after: #35b3a9; --over: #f0694f; --limit: #ffffff; --track: #222d38; --loop: #16292b;
-    --loop-line: #2f6763; --good: #6fd6cc; --good-page: #143330; --bad: #ff9d88; --bad-page: #3d1d17;
-  }
-}
-* { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; }
-body {
-  margin: 0; background: var(--page); color: var(--ink); overflow-wrap: anywhere;
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
-}
-main { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.015em; }
-h2 { font-size: 1.15rem; margin: 2.25rem 0 .75rem; }
-h3 { font-size: 1.05rem; margin: 0; display: flex; flex-wrap: wrap; gap: .3rem .6rem; align-items: center; }
-h4 { font-size: .8rem; margin: 1.1rem 0 .3rem; color: var(--soft); text-transform: uppercase; letter-spacing: .06em; }
-p { margin: .4rem 0; }
-a { color: var(--link); text-underline-offset: .15em; }
-:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; border-radius: 4px; }
-code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, "DejaVu Sans Mono", monospace; font-size: .92em; }
-.soft { color: var(--soft); }
-.small { font-size: .875rem; }
-.skip { position: absolute; left: -100rem; }
-.skip:focus { position: static; }
+from strideweave.tracing.page_style import BASE
 
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .6rem; margin: 1rem 0 0; }
-.figures div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .6rem .8rem; }
-.figures dt { color: var(--soft); font-size: .8rem; }
-.figures dd { margin: 0; font-size: 1.2rem; font-weight: 600; font-variant-numeric: tabular-nums; }
-
-.card {
-  background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 1rem; margin: 0 0 1rem;
-  scroll-margin-top: 1rem;
-}
-.card:target { border-color: var(--link); }
+STYLE: Final = (
+    BASE
+    + """
 .op { font-weight: 400; color: var(--soft); }
 .chip { font-size: .78rem; font-weight: 600; border-radius: 99px; padding: .1rem .6rem; white-space: nowrap; }
 .fits { color: var(--good); background: var(--good-page); }
@@ -55,7 +16,6 @@ code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, "DejaVu Sans Mono"
 .facts { display: grid; grid-template-columns: 5rem minmax(0, 1fr); gap: .1rem .8rem; margin: .6rem 0; }
 .facts dt { color: var(--soft); }
 .facts dd { margin: 0; }
-
 .nest { list-style: none; margin: 0; padding: 0; display: grid; grid-template-columns: minmax(0, 1fr); gap: .4rem; }
 .nest .loop {
   border: 1px solid var(--loop-line); border-left-width: 4px; border-radius: 8px; background: var(--loop);
@@ -63,20 +23,11 @@ code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, "DejaVu Sans Mono"
 }
 .nest .turns { display: block; font-size: .82rem; font-weight: 600; color: var(--good); margin-bottom: .3rem; }
 .nest .step { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .25rem .6rem; }
-
-table { border-collapse: collapse; width: 100%; table-layout: fixed; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; vertical-align: top; padding: .45rem .5rem .45rem 0; border-top: 1px solid var(--line); }
-thead th { border-top: 0; font-size: .8rem; color: var(--soft); font-weight: 600; vertical-align: bottom; }
-tbody th { font-weight: 400; }
-th:last-child, td:last-child { padding-right: 0; }
-caption { text-align: left; color: var(--soft); font-size: .875rem; padding-bottom: .3rem; }
 .windows .who { width: 38%; }
 .windows .verb { font-size: .875rem; color: var(--soft); }
 .windows small { display: block; color: var(--soft); font-size: .78rem; line-height: 1.35; }
 .found .number { width: 32%; }
 .found .narrow { width: 26%; }
-svg { display: block; width: 100%; overflow: visible; }
-.track { fill: var(--track); }
 .before { fill: var(--before); }
 .after { fill: var(--after); }
 .over { fill: var(--over); }
@@ -84,14 +35,5 @@ svg { display: block; width: 100%; overflow: visible; }
 .mark { fill: var(--soft); font-size: 11px; font-weight: 600; }
 .values { font-size: .85rem; margin: .15rem 0 0; }
 .values b { font-weight: 600; }
-.legend { display: flex; flex-wrap: wrap; gap: .3rem 1rem; list-style: none; margin: .6rem 0 1rem; padding: 0; }
-.legend svg { display: inline-block; width: 1.1rem; height: .7rem; margin-right: .35rem; }
-
-details { margin-top: .7rem; }
-summary { cursor: pointer; padding: .3rem 0; color: var(--link); }
-pre {
-  white-space: pre-wrap; background: var(--track); border-radius: 8px; padding: .7rem; margin: .3rem 0;
-  font-size: .78rem;
-}
-@media print { .card { break-inside: avoid; } }
 """
+)

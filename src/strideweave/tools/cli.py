@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from tqdm import tqdm
 
 from strideweave import __version__
@@ -99,6 +100,31 @@ def plan(path: Checkpoint, budget: Budget = None, as_json: Json = False) -> None
             _print_json(asdict(numbers))
         else:
             _out.print(plan_table(numbers))
+
+
+@app.command(
+    epilog="Example: strideweave trace --max-new-tokens 32 | "
+    "Example: strideweave trace ~/models/Qwen3-30B-A3B --budget 8GiB --out qwen.json --html qwen.html"
+)
+def trace(
+    path: Annotated[
+        Path | None, typer.Argument(help="A Hugging Face checkpoint folder. Default: the demo model.")
+    ] = None,
+    prompt: Prompt = _DEMO_PROMPT,
+    budget: Budget = None,
+    max_new_tokens: Tokens = 48,
+    out: Annotated[Path, typer.Option(help="Where the timeline goes, for Perfetto or chrome://tracing.")] = Path(
+        "trace.json"
+    ),
+    html: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("trace.html"),
+    as_json: Json = False,
+) -> None:
+    """Generate an answer, and show every read, wait and computation: a timeline, a page, and a table of layers."""
+    with _refusals():
+        from strideweave.tools.traced import require_places
+
+        require_places(out, html)
+        _trace(path or _demo_checkpoint(), budget, prompt, max_new_tokens, out=out, html=html, as_json=as_json)
 
 
 @app.command(
@@ -250,6 +276,33 @@ def _run(path: Path, budget: str | None, prompt: str, max_new_tokens: int, *, ve
         _out.print("\n" + residency_picture(report.residency))
     if report.verified is False:
         raise typer.Exit(EXIT_REFUSED)
+
+
+def _trace(
+    path: Path, budget: str | None, prompt: str, max_new_tokens: int, *, out: Path, html: Path, as_json: bool
+) -> None:
+    from strideweave.tools.traced import against_best, traced_answer, traced_table
+
+    _quiet_transformers()
+    if not as_json:
+        _out.print(f"[bold]{escape(prompt)}[/bold]\n", markup=True)
+    run = traced_answer(
+        path,
+        budget,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        out=out,
+        html=html,
+        write=(lambda text: None) if as_json else _write,
+        note=lambda text: None if as_json else _err.print(f"[dim]{text} ...[/dim]"),
+    )
+    if as_json:
+        _print_json(run.as_json())
+    else:
+        _out.print()
+        _out.print(traced_table(run))
+        _out.print(f"\n{against_best(run.report)}", markup=False, soft_wrap=True)
+        _out.print(f"wrote {out} ({run.events} events) and {html}", markup=False, soft_wrap=True)
 
 
 def _write(text: str) -> None:

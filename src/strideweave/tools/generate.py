@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,11 @@ class RunReport:
         asked = self.statistics.hits + self.statistics.misses
         return self.optimal_hits / asked if asked else 0.0
 
+    @property
+    def hit_rate_over_optimal(self) -> float:
+        """The hits as a share of the best possible; 1 where there were none to have."""
+        return self.statistics.hits / self.optimal_hits if self.optimal_hits else 1.0
+
     def as_json(self) -> dict[str, Any]:
         """Plain data, with names that stay."""
         counters = ("hits", "misses", "evictions", "bytes_read", "stall_s", "resident_tiles")
@@ -121,8 +127,11 @@ def answer(
     verify: bool = False,
     write: Write = lambda text: None,
     note: Write = lambda text: None,
+    watch: AbstractContextManager[Any] | None = None,
 ) -> RunReport:
     """The model's answer to a prompt, `write` hearing the text as it comes and `note` what happens meanwhile.
+
+    `watch` is entered while the model answers, and neither while it is opened nor while it is closed.
 
     Errors: as `from_pretrained`. On Ctrl-C the experts are let go and no thread stays.
     """
@@ -138,7 +147,7 @@ def answer(
     note("generating")
     try:
         listener = _Listener(tokenizer, write, store.statistics)
-        with store.record_routes() as routes, torch.inference_mode():
+        with store.record_routes() as routes, torch.inference_mode(), watch or nullcontext():
             start = time.perf_counter()
             out = _generate(model, tokenizer, inputs, max_new_tokens, keep_logits=verify, streamer=listener)
         write("\n")

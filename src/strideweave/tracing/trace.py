@@ -161,6 +161,17 @@ class trace:
         with publish(path) as temporary, temporary.open("w", encoding="utf-8") as out:
             write_chrome_trace(recorded, out)
 
+    def save_html(self, path: str | os.PathLike[str], title: str = "Where tiles were") -> None:
+        """Write a page that needs nothing else: a picture of residency over time, with loads, evictions and waits.
+
+        Errors: StorageError when it cannot be written; what was at `path` is there still.
+        """
+        from strideweave.tracing.page import page_of  # which knows what a trace is
+
+        page = page_of(self.recorded(), title)
+        with publish(path) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+
     def __repr__(self) -> str:
         return f"<trace of {len(self._recorder.events)} events>"
 

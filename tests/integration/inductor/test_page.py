@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,40 +17,9 @@ from strideweave.inductor.report import OperandRow, OpRow, Report, mib
 from strideweave.inductor.spans.plans import SpanAnalysis
 from strideweave.spyre import config
 from support.chromium import Browser, find_chromium
+from support.html_page import Page, contrast
 
-VOID = {"meta", "link", "rect", "line"}
 NASTY = """<script>alert(1)</script>&amp;"'><img src=http://example.invalid/x onerror=alert(2)>"""
-
-
-class Page(HTMLParser):
-    """Tags with their attributes, and the words; tags must close as they open."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.words = ""
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID and not self.get_starttag_text().endswith("/>"):  # type: ignore[union-attr]
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] != "style":
-            self.words += data
-
-    def all(self, tag: str, kind: str | None = None) -> list[dict[str, str]]:
-        return [a for name, a in self.tags if name == tag and (kind is None or kind in a.get("class", "").split())]
 
 
 def meta(*size: int) -> torch.Tensor:
@@ -180,29 +148,18 @@ def test_page_can_be_read_without_seeing_it(make: Any) -> None:
     assert page.all("html") == [{"lang": "en"}]
 
 
-def _luminance(color: str) -> float:
-    parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def _contrast(a: str, b: str) -> float:
-    low, high = sorted((_luminance(a), _luminance(b)))
-    return (high + 0.05) / (low + 0.05)
-
-
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_colors_stand_out(scheme: int) -> None:
     blocks = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
     colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[scheme]))
     for ink in ("ink", "soft", "link"):
         for under in ("page", "card", "loop", "track"):
-            assert _contrast(colors[ink], colors[under]) >= 4.5, (ink, under)
-    assert _contrast(colors["good"], colors["good-page"]) >= 4.5
-    assert _contrast(colors["good"], colors["loop"]) >= 4.5
-    assert _contrast(colors["bad"], colors["bad-page"]) >= 4.5
+            assert contrast(colors[ink], colors[under]) >= 4.5, (ink, under)
+    assert contrast(colors["good"], colors["good-page"]) >= 4.5
+    assert contrast(colors["good"], colors["loop"]) >= 4.5
+    assert contrast(colors["bad"], colors["bad-page"]) >= 4.5
     for bar in ("after", "over", "limit"):
-        assert _contrast(colors[bar], colors["track"]) >= 3, bar
+        assert contrast(colors[bar], colors["track"]) >= 3, bar
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import torch
 import strideweave as sw
 from strideweave import CPU, Layout, Tensor, TiledEvictable, TileSelection, TileSet
 from strideweave.carriers.tiled_evictable.optimal import optimal_hits
+from strideweave.carriers.tiled_evictable.writing import gradient_like
 from strideweave.io import watching
 from strideweave.operation import observing
 from strideweave.tracing.trace import Recorded
@@ -113,6 +114,17 @@ def test_carrier_made_in_the_block_begins_with_what_its_primary_holds() -> None:
     (row,) = (row for row in t.rows() if row.bytes_written)
     assert (row.group, row.bytes_written) == ("tiles (0, *)", 16)
     assert [event.title for event in t.events() if event.kind == "write"] == ["write tile (0, 0)"]
+
+
+def test_tile_that_is_written_again_where_it_is_does_not_come_again() -> None:
+    _, w, _ = matrix()
+    with sw.trace() as t:
+        gradient, writer = gradient_like(w)
+        for value in (1.0, 2.0):
+            writer.put((0, 1), torch.full((2, 2), value), w.layout)
+        fresh: TiledEvictable = gradient.carrier  # type: ignore[assignment]
+        assert resident_after(t.recorded(), fresh._engine.subject.number) == {2}
+    assert fresh.tile_state((0, 1)).location == "primary"
 
 
 def test_requests_are_events_of_their_kinds_and_tiles() -> None:
@@ -284,9 +296,10 @@ def test_forked_child_goes_on_without_the_trace(tmp_path: Path) -> None:
         child = os.fork()
         if child == 0:
             try:
+                is_free = watching.watchers == []
                 stream(carrier, 1)
                 t.__exit__(None, None, None)
-                os._exit(0 if watching.watchers == [] and not path.exists() else 1)
+                os._exit(0 if is_free and not path.exists() else 1)
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
