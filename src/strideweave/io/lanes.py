@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
-from typing import final
+from typing import Final, final
+
+_PATIENCE_S: Final = 1.0
+"""How long the end of the interpreter waits for jobs that run."""
 
 
 class Priority(IntEnum):
@@ -78,6 +83,7 @@ class Lanes:
         self.count = count
         self._idle_s = idle_s
         self._is_closed = False
+        self._is_ending = False
         self._start_afresh()
         _living.add(self)
 
@@ -110,6 +116,8 @@ class Lanes:
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("cannot submit a job: the lanes are closed. Submit before close().")
+            if self._is_ending:
+                return job  # nobody is left to want it
             if self._queued >= self._waiting and len(self._threads) < self.count:
                 self._start_thread()
             self._queues[priority][job] = None
@@ -146,6 +154,19 @@ class Lanes:
             if thread is not threading.current_thread():
                 thread.join()
 
+    def _end(self, patience_s: float) -> None:
+        """The interpreter ends: no job is begun any more, and those that run may finish.
+
+        A thread that is cut off inside torch takes the process down with an abort.
+        """
+        deadline = time.monotonic() + patience_s
+        with self._changed:
+            self._is_ending = True
+            for queue in self._queues.values():
+                queue.clear()
+            while self._running and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+
     def _start_thread(self) -> None:
         number = next(k for k in range(self.count) if k not in self._threads)
         thread = threading.Thread(target=self._work, args=(number,), name=f"strideweave-lane-{number}", daemon=True)
@@ -170,6 +191,8 @@ class Lanes:
                 del job  # what it holds must not live until the next one comes
                 with self._changed:
                     self._running -= 1
+                    if self._is_ending:
+                        self._changed.notify_all()
 
     def _next_job(self, number: int) -> Callable[[], None] | None:
         with self._changed:
@@ -238,4 +261,10 @@ def _start_afresh_in_child() -> None:
         lanes._start_afresh()
 
 
+def _end_all() -> None:
+    for lanes in list(_living):
+        lanes._end(_PATIENCE_S)
+
+
 os.register_at_fork(after_in_child=_start_afresh_in_child)
+atexit.register(_end_all)

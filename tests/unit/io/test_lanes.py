@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import inspect
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -365,3 +367,17 @@ def test_default_lanes_takes_its_count_from_the_environment(monkeypatch: pytest.
     monkeypatch.setenv("STRIDEWEAVE_LANES", "7")
     assert default_lanes().count == 7
     assert default_lanes() is default_lanes()
+
+
+def test_end_of_the_interpreter_waits_for_running_jobs_and_begins_no_other() -> None:
+    code = (
+        "import time\n"
+        "from strideweave.io import default_lanes\n"
+        "lanes = default_lanes()\n"
+        "for k in range(40):\n"
+        "    lanes.submit(lambda k=k: (time.sleep(0.3), print(k, flush=True)))\n"
+        "time.sleep(0.1)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert sorted(map(int, ended.stdout.split())) == [0, 1, 2, 3]
