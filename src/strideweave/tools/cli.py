@@ -209,6 +209,68 @@ def _show(result: Any, text: str, *, as_json: bool) -> None:
         _out.print(text, markup=False, soft_wrap=True)
 
 
+@app.command(epilog="Example: strideweave inspect ~/models/Qwen3-30B-A3B --json")
+def inspect(path: Checkpoint, as_json: Json = False) -> None:
+    """Say what a checkpoint holds: shards, dtypes, experts, bytes; from its headers only."""
+    with _refusals():
+        from strideweave.tools.report import contents_table
+        from strideweave.tools.verify import as_json as document
+        from strideweave.tools.verify import contents
+
+        found = contents(path)
+        if as_json:
+            _print_json(document(found))
+        else:
+            _out.print(contents_table(found))
+
+
+@app.command(
+    epilog="Example: strideweave verify ~/models/Qwen3-30B-A3B --manifest qwen3.json (written once, compared later)"
+)
+def verify(
+    path: Checkpoint,
+    manifest: Annotated[
+        Path | None, typer.Option(help="Checksums: written when it is not there, compared with when it is.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read a checkpoint through: headers, every expert, finite values, checksums. Code 1 when something is wrong."""
+    with _refusals():
+        from strideweave.checkpoint import Checkpoint as Opened
+        from strideweave.tools.report import verdict_table
+        from strideweave.tools.verify import as_json as document
+        from strideweave.tools.verify import verify as read_through
+
+        with tqdm(total=Opened.open(path).nbytes, unit="B", unit_scale=True, desc="reading", disable=None) as bar:
+            found = read_through(path, manifest, lambda nbytes: _advance(bar, nbytes))
+        if as_json:
+            _print_json(document(found))
+        else:
+            _out.print(verdict_table(found))
+        if not found.is_good:
+            raise typer.Exit(EXIT_REFUSED)
+
+
+def _advance(bar: tqdm[Any], nbytes: int) -> None:
+    bar.update(nbytes)
+
+
+@app.command(epilog="Example: strideweave doctor --json")
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has for tensors that do not fit, and what would be slow, and why."""
+    with _refusals():
+        from strideweave.tools.doctor import diagnose
+        from strideweave.tools.report import diagnosis_table
+
+        found = diagnose()
+        if as_json:
+            _print_json(found.to_json())
+        else:
+            _out.print(diagnosis_table(found))
+            for line in found.advice:
+                _out.print(f"- {line}", markup=False, soft_wrap=True)
+
+
 @app.command(epilog="Example: strideweave gc --dry-run")
 def gc(
     dry_run: Annotated[bool, typer.Option(help="Say what would go, and remove nothing.")] = False,

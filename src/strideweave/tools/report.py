@@ -9,7 +9,9 @@ from rich.table import Table
 
 from strideweave.carriers.tiled_evictable.budget import format_nbytes
 from strideweave.integrations.transformers import ExpertPlan
+from strideweave.tools.doctor import Diagnosis
 from strideweave.tools.generate import RunReport
+from strideweave.tools.verify import Contents, Verdict
 
 _RESIDENT, _ABSENT = "█", "·"
 
@@ -75,6 +77,52 @@ def run_table(run: RunReport) -> Table:
         verdict = "bit-equal to the stock model at every step" if run.verified else "DIFFERENT from the stock model"
         rows.append(("logits", verdict))
     return _table("cost", rows)
+
+
+def contents_table(found: Contents) -> Table:
+    """What a checkpoint holds."""
+    dtypes = ", ".join(f"{format_nbytes(nbytes)} of {name}" for name, nbytes in found.dtypes.items())
+    rows = [
+        ("files", f"{found.shards} shards, {found.tensors} tensors, {format_nbytes(found.nbytes)}"),
+        ("dtypes", dtypes),
+    ]
+    if found.layers is None or found.tile_nbytes is None or found.dense_nbytes is None:
+        rows.append(("experts", found.refusal or "none"))
+    else:
+        rows.append(("experts", f"{found.layers} layers x {found.experts}, {format_nbytes(found.tile_nbytes)} each"))
+        rows.append(("dense part", format_nbytes(found.dense_nbytes)))
+    return _table(f"{PurePath(found.path).name}: {found.model_type or 'no model_type'}", rows)
+
+
+def verdict_table(found: Verdict) -> Table:
+    """What reading a checkpoint through has shown."""
+    rows = [("read", f"{found.tensors} tensors, {format_nbytes(found.nbytes)}")]
+    values = "; ".join(f"{count} in {name}" for name, count in list(found.not_finite.items())[:8])
+    rows.append(("values", f"NOT FINITE: {values}" if values else "all finite"))
+    rows.append(("experts", f"INCOMPLETE: {found.missing}" if found.missing else "nothing is missing"))
+    if found.compared:
+        differing = ", ".join(found.differing[:8])
+        rows.append(
+            ("manifest", f"DIFFERENT: {len(found.differing)} tensors: {differing}" if differing else "the same")
+        )
+    return _table(f"{PurePath(found.path).name}: {'good' if found.is_good else 'NOT GOOD'}", rows)
+
+
+def diagnosis_table(found: Diagnosis) -> Table:
+    """What a machine has."""
+    return _table(
+        f"Python {found.python} on {found.system}",
+        (
+            ("packages", ", ".join(f"{name} {version}" for name, version in found.versions.items())),
+            ("memory", f"{format_nbytes(found.available_nbytes)} available, {found.cores} cores"),
+            ("cache directory", f"{found.cache_directory}, {format_nbytes(found.disk_free_nbytes)} free"),
+            (
+                "disk",
+                f"{found.read_nbytes_per_s / 1e9:.2f} GB/s, {'direct' if found.has_direct_io else 'buffered'} reads",
+            ),
+            ("huge pages", found.huge_pages),
+        ),
+    )
 
 
 def residency_picture(residency: Sequence[Sequence[bool]]) -> str:
