@@ -128,6 +128,10 @@ def test_trace_writes_a_timeline_and_a_page_and_counts_layers(
     assert sum(e["ph"] == "X" for e in events) == shown["events"]
     assert sum(e["args"].get("nbytes", 0) for e in events if e.get("cat") == "read") == shown["bytes_read"]
     assert sum(e.get("cat") == "compute" for e in events) == shown["hits"] + shown["misses"]
+    layers = [e for e in events if e["name"].startswith("operation experts of layer ")]
+    assert len(layers) == 3 * shown["new_tokens"]
+    inside = sum(e["dur"] for e in events if e.get("cat") in ("compute", "wait"))
+    assert inside <= sum(e["dur"] for e in layers) <= shown["traced_s"] * 1e6
     most = max(e["args"]["nbytes"] for e in events if e["ph"] == "C" and "experts" in e["name"])
     assert most == 7 * mixtral.tile_nbytes
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")

@@ -49,7 +49,7 @@ def nasty() -> Recorded:
     wait = TraceEvent("wait", NASTY, subject, 7, 0, 10, 10**9, 1, True)
     other = TraceEvent("wait", NASTY * 3, None, -1, 0, 20, 10**10, 1, True)
     events, changes, lives, _ = recorder.frozen()
-    return Recorded(0, 2 * 10**10, [*events, wait, other], changes, lives, {1: NASTY}, 12345)
+    return Recorded(0, 2 * 10**10, [*events, wait, other], changes, lives, {1: NASTY}, 12345, recorder.dropped_changes)
 
 
 def empty() -> Recorded:
@@ -85,13 +85,17 @@ def test_strips_hold_each_tile_as_long_as_it_was_resident() -> None:
         Change(90, subject, 4, True),
     ]
     wait = TraceEvent("wait", "", subject, 4, 0, 80, 90, 1, True)
-    first, second = strips_of(Recorded(0, 100, [wait], changes, [life]), life, Window(0, 100, 10))
+    read = TraceEvent("read", "", subject, 3, 0, 20, 30, 1, True)
+    late = strips_of(Recorded(0, 100, [], changes, [life], None, 0, 9), life, Window(0, 100, 10))[1]
+    assert not late.shares.any(), "where it was before the first change that is kept is not known"
+    first, second = strips_of(Recorded(0, 100, [read, wait], changes, [life]), life, Window(0, 100, 10))
     assert (first.label, second.label) == ("tiles (0, *)", "tiles (1, *)")
     assert np.allclose(first.shares, [[0] * 10, [0] * 10, [0] * 5 + [1, 1, 0.5, 0, 1]])
     assert np.allclose(second.shares, [[1] * 4 + [0] * 6, [0] * 10, [0] * 10])
     assert (first.arrivals, first.departures) == ([(2, 5.0), (2, 9.0)], [(2, 7.5)])
     assert (second.arrivals, second.departures) == ([], [(0, 4.0)])
     assert first.waits == [(2, 8.0, 9.0)]
+    assert (first.reads, second.reads, second.waits) == ([], [(1, 2.0, 3.0)], [])
 
 
 def test_many_tiles_share_rows_and_the_time_in_memory_is_kept() -> None:
@@ -123,9 +127,22 @@ def test_page_tells_what_was_recorded() -> None:
     assert "strideweave-lane-0" in page.words
 
 
+def test_carriers_are_told_apart() -> None:
+    (one, _, _, _), (two, _, _, _) = experts(4, budget_tiles=2), experts(3, budget_tiles=2)
+    with sw.trace() as t:
+        for carrier in (one, two):
+            with carrier.stream(tiles(0, 1, 2)) as stream:
+                for _ in stream:
+                    pass
+    page = Page(page_of(t.recorded(), "Two"))
+    assert len(page.all("article")) == 2
+    for carrier in (one, two):
+        assert f"{carrier._name()}: tiles" in page.words
+
+
 def test_what_was_let_go_is_said_and_odd_names_are_only_names() -> None:
     page = Page(page_of(nasty(), NASTY))
-    assert "12345 earlier events were let go" in page.words
+    assert f"{12345 + 50} earlier events were let go" in page.words
     assert "not known" in page.words
     assert not page.all("script")
     assert not page.all("img")
@@ -191,7 +208,7 @@ def test_page_in_a_browser_is_as_wide_as_the_screen_and_silent(
         if make is recorded:
             tall = "Array.from(document.querySelectorAll('.card svg')).map(e => e.getBoundingClientRect().height)"
             assert browser.evaluate(tall) == [12 * 5]
-            for kind in ("resident", "load", "leave"):
+            for kind in ("resident", "reading", "load", "leave"):
                 shown = f"document.querySelector('.card path.{kind}').getBoundingClientRect()"
                 assert browser.evaluate(f"(b => b.width > 20 && b.height > 20)({shown})"), kind
         assert browser.console == []

@@ -27,14 +27,15 @@ def _entries(recorded: Recorded) -> Iterator[dict[str, Any]]:
     for thread_id, name in (recorded.threads or {}).items():
         yield _metadata("thread_name", pid, name, thread_id)
     for event in recorded.events:
+        begin_ns = max(event.begin_ns, recorded.begin_ns)  # it may have begun before, inside another trace
         yield {
             "ph": "X",
             "cat": event.kind,
             "name": event.title,
             "pid": pid,
             "tid": event.thread_id,
-            "ts": (event.begin_ns - recorded.begin_ns) / 1000,
-            "dur": event.duration_ns / 1000,
+            "ts": (begin_ns - recorded.begin_ns) / 1000,
+            "dur": (event.end_ns - begin_ns) / 1000,
             "args": _arguments(event),
         }
     yield from _counters(recorded, pid)
@@ -61,7 +62,9 @@ def _counters(recorded: Recorded, pid: int) -> Iterator[dict[str, Any]]:
     """The resident bytes of every carrier, at first and after every change."""
     resident = {life.subject.number: len(life.resident_first) for life in recorded.lives}
     for life in recorded.lives:
-        yield _counter(recorded, pid, life.begin_ns, life.subject, resident[life.subject.number])
+        yield _counter(
+            recorded, pid, max(life.begin_ns, recorded.known_ns), life.subject, resident[life.subject.number]
+        )
     for change in recorded.changes:
         number = change.subject.number
         resident[number] += 1 if change.is_resident else -1

@@ -77,6 +77,7 @@ _LEGEND: Final = (
         f'<li><svg aria-hidden="true"><rect class="{kind}" width="100%" height="100%"/></svg>{words}</li>'
         for kind, words in (
             ("resident", "in memory"),
+            ("reading", "is read"),
             ("load", "arrives"),
             ("leave", "leaves"),
             ("wait", "a caller waits for it"),
@@ -104,7 +105,7 @@ def page_of(recorded: Recorded, title: str) -> str:
         legend=_LEGEND,
         carriers="\n".join(_carrier(recorded, life, window) for life in lives[:_CARRIERS])
         or '<p class="soft">No tile was asked for.</p>',
-        counts=_counts(rows),
+        counts=_counts(rows, several=len(lives) > 1),
         waits=_waits(recorded, window),
         threads=_threads(recorded),
     )
@@ -137,9 +138,9 @@ def _figures(recorded: Recorded, lives: Sequence[Life], rows: Sequence[TraceRow]
 
 def _notes(recorded: Recorded, lives: Sequence[Life]) -> str:
     notes = []
-    if recorded.dropped_events:
+    if dropped := recorded.dropped_events + recorded.dropped_changes:
         notes.append(
-            f"{recorded.dropped_events} earlier events were let go, to stay within memory. Counts include them, "
+            f"{dropped} earlier events were let go, to stay within memory. Counts include them, "
             "and drawings begin after them."
         )
     if len(lives) > _CARRIERS:
@@ -147,14 +148,18 @@ def _notes(recorded: Recorded, lives: Sequence[Life]) -> str:
     return "".join(f'<p class="soft small">{note}</p>' for note in notes)
 
 
-def _counts(rows: Sequence[TraceRow]) -> str:
+def _counts(rows: Sequence[TraceRow], *, several: bool) -> str:
     heads = ("hits", "misses", "read", "waited")
     body = "".join(
-        f'<tr><th scope="row">{escape(row.group)}</th><td>{row.hits}</td><td>{row.misses}</td>'
+        f'<tr><th scope="row">{escape(_name(row, several))}</th><td>{row.hits}</td><td>{row.misses}</td>'
         f"<td>{format_nbytes(row.bytes_read)}</td><td>{seconds(row.stall_s)}</td></tr>"
         for row in rows
     )
     return _table("counts", ("tiles", *heads), body)
+
+
+def _name(row: TraceRow, several: bool) -> str:
+    return f"{row.carrier}: {row.group}" if several else row.group
 
 
 def _waits(recorded: Recorded, window: Window) -> str:
@@ -231,7 +236,8 @@ def _spread(events: Iterable[TraceEvent], kinds: tuple[str, ...], window: Window
 
 
 def _resident(recorded: Recorded, life: Life, window: Window) -> str:
-    tiles = np.full(window.columns, float(len(life.resident_first)))
+    tiles = np.zeros(window.columns)
+    tiles[int(window.at(recorded.known_ns)) :] = len(life.resident_first)
     for change in recorded.changes:
         if change.subject is life.subject:
             tiles[int(window.at(change.time_ns)) :] += 1 if change.is_resident else -1
@@ -279,7 +285,12 @@ def _carrier(recorded: Recorded, life: Life, window: Window) -> str:
 def _tiles(strip: Strip, row: TraceRow | None) -> str:
     rows, columns = strip.shares.shape
     drawn = [_level(strip.shares, kind, low, high) for kind, low, high in _LEVELS]
-    drawn += [_marks(strip.departures, "leave"), _marks(strip.arrivals, "load"), _stalls(strip.waits)]
+    drawn += [
+        _intervals(strip.reads, "reading"),
+        _marks(strip.departures, "leave"),
+        _marks(strip.arrivals, "load"),
+        _intervals(strip.waits, "wait"),
+    ]
     told = strip.label
     if row is not None:
         asked = row.hits + row.misses
@@ -313,10 +324,11 @@ def _marks(places: Sequence[tuple[int, float]], kind: str) -> str:
     return f'<path class="{kind}" d="{path}"/>' if path else ""
 
 
-def _stalls(waits: Sequence[tuple[int, float, float]]) -> str:
-    apart = dict.fromkeys((row, round(a, 1), round(max(b - a, 0.6), 1)) for row, a, b in waits)
+def _intervals(places: Sequence[tuple[int, float, float]], kind: str) -> str:
+    """A mark as long as each interval, and never too narrow to be seen."""
+    apart = dict.fromkeys((row, round(a, 1), round(max(b - a, 0.6), 1)) for row, a, b in places)
     path = "".join(f"M{a:g} {row}h{w:g}v.9h-{w:g}z" for row, a, w in apart)
-    return f'<path class="wait" d="{path}"/>' if path else ""
+    return f'<path class="{kind}" d="{path}"/>' if path else ""
 
 
 def seconds(value: float) -> str:

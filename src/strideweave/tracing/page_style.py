@@ -82,6 +82,7 @@ h3 .soft { font-weight: 400; }
 .some { fill: var(--after); opacity: .6; }
 .few { fill: var(--after); opacity: .3; }
 .load { fill: var(--load); }
+.reading { fill: var(--load); opacity: .55; }
 .leave { fill: var(--leave); }
 .wait { fill: var(--over); }
 .axis { display: flex; justify-content: space-between; font-size: .75rem; color: var(--soft); }

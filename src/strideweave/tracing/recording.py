@@ -108,7 +108,7 @@ class Recorder:
         self.changes: deque[Change] = deque()
         self.lives: dict[int, Life] = {}
         self.threads: dict[int, str] = {}
-        self.dropped_events = 0
+        self.dropped_events = self.dropped_changes = 0
 
     # -- the watcher -------------------------------------------------------------------------------------------------
 
@@ -156,6 +156,7 @@ class Recorder:
             self.changes.append(Change(time.perf_counter_ns(), subject, ordinal, is_resident))
             if len(self.changes) > self.max_events:
                 self._forget(self.changes.popleft())
+                self.dropped_changes += 1
 
     def _forget(self, change: Change) -> None:
         first = self.lives[change.subject.number].resident_first

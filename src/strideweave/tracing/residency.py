@@ -65,6 +65,8 @@ class Strip:
     """Rows and columns at which tiles came."""
     departures: list[tuple[int, float]] = field(default_factory=list)
     """Rows and columns at which tiles went."""
+    reads: list[tuple[int, float, float]] = field(default_factory=list)
+    """Rows that were read, from column to column, whether or not the tile stayed."""
     waits: list[tuple[int, float, float]] = field(default_factory=list)
     """Rows for which a caller waited, from column to column."""
 
@@ -101,7 +103,8 @@ def strips_of(recorded: Recorded, life: Life, window: Window) -> list[Strip]:
     """One strip for each group of a carrier's tiles, in order."""
     places = _Places(life.subject)
     strips = places.strips(window.columns)
-    begins: dict[int, float] = dict.fromkeys(life.resident_first, 0.0)
+    known = window.at(recorded.known_ns)
+    begins: dict[int, float] = dict.fromkeys(life.resident_first, known)
     stays: dict[tuple[int, int], list[tuple[float, float]]] = {}
     changes = [change for change in recorded.changes if change.subject is life.subject]
     for change in changes:
@@ -111,18 +114,19 @@ def strips_of(recorded: Recorded, life: Life, window: Window) -> list[Strip]:
             begins[change.ordinal] = now
             strips[group].arrivals.append((row, now))
         else:
-            stays.setdefault((group, row), []).append((begins.pop(change.ordinal, 0.0), now))
+            stays.setdefault((group, row), []).append((begins.pop(change.ordinal, known), now))
             strips[group].departures.append((row, now))
     for ordinal, begin in begins.items():
         stays.setdefault(places.of(ordinal), []).append((begin, float(window.columns)))
-    for (group, row), found in stays.items():
-        first, last = zip(*found, strict=True)
-        lengths = [b - a for a, b in found]
+    for (group, row), intervals in stays.items():
+        first, last = zip(*intervals, strict=True)
+        lengths = [end - begin for begin, end in intervals]
         strips[group].shares[row] = coverage(first, last, lengths, window.columns) / places.tiles_in(group, row)
     for event in recorded.events:
-        if event.subject is life.subject and event.kind == "wait" and event.ordinal >= 0:
+        if event.subject is life.subject and event.kind in ("read", "wait") and event.ordinal >= 0:
             group, row = places.of(event.ordinal)
-            strips[group].waits.append((row, window.at(event.begin_ns), window.at(event.end_ns)))
+            found = strips[group].reads if event.kind == "read" else strips[group].waits
+            found.append((row, window.at(event.begin_ns), window.at(event.end_ns)))
     return strips
 
 

@@ -68,6 +68,13 @@ class Recorded:
     """The names of threads by number."""
     dropped_events: int = 0
     """Events that were let go to make room for later ones."""
+    dropped_changes: int = 0
+    """Arrivals and departures that were."""
+
+    @property
+    def known_ns(self) -> int:
+        """From when on it is known which tiles were where."""
+        return self.changes[0].time_ns if self.dropped_changes else self.begin_ns
 
     @property
     def duration_s(self) -> float:
@@ -142,7 +149,17 @@ class trace:
         """All that was kept so far."""
         events, changes, lives, threads = self._recorder.frozen()
         end_ns = time.perf_counter_ns() if self._end_ns is None else self._end_ns
-        return Recorded(self._begin_ns, end_ns, events, changes, lives, threads, self._recorder.dropped_events)
+        recorder = self._recorder
+        return Recorded(
+            self._begin_ns,
+            end_ns,
+            events,
+            changes,
+            lives,
+            threads,
+            recorder.dropped_events,
+            recorder.dropped_changes,
+        )
 
     def events(self) -> list[TraceEvent]:
         """The events that are kept, in the order in which they began."""

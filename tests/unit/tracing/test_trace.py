@@ -254,6 +254,35 @@ def test_traces_inside_each_other_hear_the_same() -> None:
     assert (outer.rows()[0].misses, inner.rows()[0].misses) == (3, 2)
 
 
+def test_what_began_before_the_trace_begins_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    carrier, w, _, secondary = experts(3, budget_tiles=3)
+    with sw.trace(), secondary.hold_read() as hold:
+        handle = carrier.project(w, TileSelection([[0], [0], [0]]))
+        hold.wait_until_reached()
+        with sw.trace(path):
+            hold.let_go()
+            handle.wait()
+    (read,) = (e for e in events_of(path) if e.get("cat") == "read")
+    assert read["ts"] == 0
+    assert read["dur"] >= 0
+
+
+def test_residency_is_told_from_where_it_is_known_when_changes_were_let_go(tmp_path: Path) -> None:
+    carrier, _, _, _ = experts(12, budget_tiles=5)
+    with sw.trace(max_events=6) as t:
+        work(carrier, 20)
+    recorded = t.recorded()
+    assert recorded.dropped_changes > 0
+    assert len(recorded.changes) == 6
+    assert recorded.known_ns == recorded.changes[0].time_ns > recorded.begin_ns
+    t.save(tmp_path / "trace.json")
+    name = f"#{carrier._engine.subject.number}"
+    counters = [e for e in events_of(tmp_path / "trace.json") if e["ph"] == "C" and e["name"].endswith(name)]
+    assert counters[0]["ts"] == (recorded.known_ns - recorded.begin_ns) / 1000
+    assert counters[-1]["args"]["nbytes"] == carrier.statistics().resident_nbytes
+
+
 def test_block_that_raises_is_written_and_its_error_passes(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     carrier, _, _, _ = experts(4, budget_tiles=2)

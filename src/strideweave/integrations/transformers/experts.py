@@ -159,7 +159,8 @@ class _ForwardOnly(torch.autograd.Function):
         module: Any,
         experts: LayerExperts,
     ) -> torch.Tensor:
-        return _compute(module, experts, hidden_states, top_k_index, top_k_weights)
+        with watching.event("operation", f"experts of {experts.store.subject.groups[experts.layer]}"):
+            return _compute(module, experts, hidden_states, top_k_index, top_k_weights)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
