@@ -1,7 +1,7 @@
-"""Reads past the page cache, where the file system allows them and where the cache could not hold the files anyway.
+"""Reads past the page cache, where the file system allows them and the bytes are not in it.
 
-A page cache that has room for all files that are read makes every second read a copy of memory. One that has not is
-filled and emptied for nothing, and each byte costs a copy and a page more.
+What is cached is copied from there. What is not costs a page and a copy more on its way through the cache, about twice
+the time of a direct read; that pays only for bytes that are read again and again and that the cache can keep.
 
 A direct read moves whole blocks of a file to memory that begins at a whole block. Where the file and the memory are
 equally far from one, the disk writes into the memory itself; elsewhere blocks land in a small buffer of the thread and
@@ -29,6 +29,7 @@ from strideweave.io import positioned
 from strideweave.io.available import available_nbytes
 from strideweave.io.descriptors import Descriptors
 from strideweave.io.errors import StorageError
+from strideweave.io.mapping import map_aligned
 from strideweave.io.positioned import Run, read_failure
 
 BLOCK_NBYTES: Final = 4096
@@ -36,9 +37,12 @@ BLOCK_NBYTES: Final = 4096
 LEAST_NBYTES: Final = 128 << 10
 """Shorter reads go through the page cache."""
 _LEAST_STRAIGHT_NBYTES: Final = 32 << 10  # less than this is copied: a vector more costs as much
-_BOUNCE_NBYTES: Final = 1 << 20
+_BOUNCE_NBYTES: Final = 2 << 20  # one huge page: the disk fills ordinary ones at less than half the rate
 _MOST_NBYTES: Final = 8 << 20  # of one call
 _CACHED: Final = 0.9  # of the pages: then the page cache is the faster place
+_PATIENCE: Final = 3  # direct reads of one place before the cache is given a chance: by then it has paid
+_LONGEST_PATIENCE: Final = 1 << 20
+_MOST_PLACES: Final = 1 << 16
 _ROOM: Final = 0.75  # of what is available may be page cache of ours
 _LOOK_S: Final = 0.5  # memory is looked at no more often
 _REFUSALS: Final = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
@@ -58,6 +62,7 @@ class PastCache:
         self.is_refused = not _O_DIRECT
         self.nbytes = 0
         """How long the file was when it was read last."""
+        self._places = _Places()
 
     def read(self, descriptor: int, run: Run, opener: Callable[[int], int]) -> int | None:
         """The memory of the run holds the file's bytes; how many, or None when they are to be read as usual.
@@ -86,10 +91,36 @@ class PastCache:
             with _lock:
                 _files.add(self)
         self.nbytes = os.fstat(descriptor).st_size
-        if _page_cache.has_room():
-            return False
         cached = cached_nbytes(descriptor, run.offset_nbytes, run.length_nbytes)
-        return cached is not None and cached < _CACHED * run.length_nbytes
+        if cached is not None and cached >= _CACHED * run.length_nbytes:
+            return False
+        if not _page_cache.has_room():
+            return True
+        return cached is not None and not self._places.is_worth_caching(run.offset_nbytes)
+
+
+class _Places:
+    """How often each place of a file was read and not found in the page cache; lanes may share it without a lock.
+
+    A place is worth caching after some direct reads. If it is not there the time after, whatever the reason, the cache
+    does not keep this file, and twice as many reads are needed from then on.
+    """
+
+    def __init__(self) -> None:
+        self._reads: dict[int, int] = {}  # -1 for a place that was read through the cache
+        self._patience = _PATIENCE
+
+    def is_worth_caching(self, offset_nbytes: int) -> bool:
+        """Whether this read of a place goes through the cache."""
+        before = self._reads.get(offset_nbytes, 0)
+        if before < 0:
+            self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
+            before = 0
+        if len(self._reads) >= _MOST_PLACES:
+            self._reads.clear()
+        is_worth = before >= self._patience
+        self._reads[offset_nbytes] = -1 if is_worth else before + 1
+        return is_worth
 
 
 class _PageCache:
@@ -260,8 +291,7 @@ def _bounce() -> memoryview:
     """The buffer of this thread, on pages that exist already."""
     found: memoryview | None = getattr(_thread, "bounce", None)
     if found is None:
-        mapping = mmap.mmap(-1, _BOUNCE_NBYTES)
-        found = _thread.bounce = memoryview(mapping)
+        found = _thread.bounce = map_aligned(_BOUNCE_NBYTES)
         found[:: mmap.PAGESIZE] = bytes(len(found) // mmap.PAGESIZE)
     return found
 
