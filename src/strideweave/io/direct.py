@@ -1,4 +1,4 @@
-"""Reads past the page cache, where the file system allows them and the bytes are not in it.
+"""Reads and writes past the page cache, where the file system allows them and the bytes are not in it.
 
 What is cached is copied from there. What is not costs a page and a copy more on its way through the cache, about twice
 the time of a direct read; that pays only for bytes that are read again and again and that the cache can keep.
@@ -30,12 +30,14 @@ from strideweave.io.available import available_nbytes
 from strideweave.io.descriptors import Descriptors
 from strideweave.io.errors import StorageError
 from strideweave.io.mapping import map_aligned
-from strideweave.io.positioned import Run, read_failure
+from strideweave.io.positioned import Run, read_failure, write_failure, write_run
 
 BLOCK_NBYTES: Final = 4096
 """What offsets, lengths and addresses of a direct read are multiples of; every block device takes it."""
 LEAST_NBYTES: Final = 128 << 10
 """Shorter reads go through the page cache."""
+LEAST_WRITTEN_NBYTES: Final = 256 << 10
+"""Shorter writes go there, too: the kernel joins them."""
 _LEAST_STRAIGHT_NBYTES: Final = 32 << 10  # less than this is copied: a vector more costs as much
 _BOUNCE_NBYTES: Final = 2 << 20  # one huge page: the disk fills ordinary ones at less than half the rate
 _MOST_NBYTES: Final = 8 << 20  # of one call
@@ -82,6 +84,40 @@ class PastCache:
         except OSError as e:  # it cannot be opened in this way: the open descriptor still can be read
             self.is_refused = e.errno in _REFUSALS
         return None
+
+    def write(self, descriptor: int, run: Run, opener: Callable[[int], int]) -> int | None:
+        """The file holds the bytes of the run's memory; how many, or None when they are to be written as usual.
+
+        Whole blocks that lie alike in file and memory go straight to the disk; the rest, through `descriptor`.
+        Errors: as for `read`.
+        """
+        if run.length_nbytes < LEAST_WRITTEN_NBYTES or self.is_refused or direct_io() == "0":
+            return None
+        parts = list(_written_parts(run))
+        if not any(is_straight for _, is_straight in parts):
+            return None
+        for part, is_straight in parts:
+            if not is_straight or not self._wrote(part, opener):
+                write_run(descriptor, part, self._path)
+        return run.length_nbytes
+
+    def _wrote(self, part: Run, opener: Callable[[int], int]) -> bool:
+        if self.is_refused:
+            return False
+        try:
+            with self._descriptors.borrow(self.key, lambda: opener(_O_DIRECT)) as direct:
+                _write(direct, part, self._path)
+        except _ShortError:
+            return False
+        except _RefusedError:
+            self.is_refused = True
+            return False
+        except StorageError:
+            raise
+        except OSError as e:
+            self.is_refused = e.errno in _REFUSALS
+            return False
+        return True
 
     def _is_wanted(self, descriptor: int, run: Run) -> bool:
         mode = direct_io()
@@ -147,6 +183,10 @@ _page_cache = _PageCache()
 
 class _RefusedError(Exception):
     """The file system does not do it."""
+
+
+class _ShortError(Exception):
+    """A part of a block was written, as on a disk that is full: the usual way tells how it goes on."""
 
 
 def direct_io() -> str:
@@ -270,6 +310,40 @@ def _fill(descriptor: int, batch: list[memoryview], began: int, run: Run, path: 
             advice = "Every byte that is asked for must be there. Restore or re-download the file."
             raise read_failure(run, path, reason, advice, None)
         first = positioned.advance(batch, first, moved)
+
+
+def _written_parts(run: Run) -> Iterator[tuple[Run, bool]]:
+    """A run in parts, each with whether it can go straight; no block is in two of them that go different ways."""
+    place = run.offset_nbytes
+    for view in run.views:
+        first = -(-place // BLOCK_NBYTES) * BLOCK_NBYTES - place
+        last = (place + len(view)) // BLOCK_NBYTES * BLOCK_NBYTES - place
+        if last - first < LEAST_WRITTEN_NBYTES or (_address(view) + first) % BLOCK_NBYTES:
+            first = last = len(view)
+        for begin, end, is_straight in ((0, first, False), (first, last, True), (last, len(view), False)):
+            if begin < end:
+                yield Run(place + begin, end - begin, [view[begin:end]]), is_straight
+        place += len(view)
+
+
+def _write(descriptor: int, run: Run, path: str) -> None:
+    """The file holds the blocks of the run, which has one view."""
+    (view,) = run.views
+    done = 0
+    while done < len(view):
+        try:
+            moved = positioned._pwritev(descriptor, [view[done : done + _MOST_NBYTES]], run.offset_nbytes + done)
+        except InterruptedError:
+            continue
+        except OSError as e:
+            if e.errno in _REFUSALS:
+                raise _RefusedError from e
+            raise write_failure(run.offset_nbytes, run.length_nbytes, done, path, e.errno or 0) from e
+        if not moved:
+            raise write_failure(run.offset_nbytes, run.length_nbytes, done, path, errno.EIO)
+        if moved % BLOCK_NBYTES:
+            raise _ShortError
+        done += moved
 
 
 def _copy_out(run: Run, copies: list[tuple[int, int, int]], bounce: memoryview) -> None:
