@@ -121,10 +121,10 @@ def test_failing_call_names_the_place_and_the_next_read_works(
         return os.preadv(descriptor, views, at)
 
     monkeypatch.setattr(positioned, "_preadv", faulty)
-    source, out = SourceFile(path), one(1500 * KIB)
-    with pytest.raises(StorageError, match=r"cannot read 1536000 bytes at byte 13 of .*Input/output error") as raised:
+    source, out = SourceFile(path), one(2500 * KIB)
+    with pytest.raises(StorageError, match=r"cannot read 2560000 bytes at byte 13 of .*Input/output error") as raised:
         source.read_into([(13, out)])
-    assert (raised.value.offset_nbytes, raised.value.length_nbytes, raised.value.errno) == (13, 1500 * KIB, errno.EIO)
+    assert (raised.value.offset_nbytes, raised.value.length_nbytes, raised.value.errno) == (13, 2500 * KIB, errno.EIO)
     source.read_into([(13, out)])
     assert out == CONTENT[13 : 13 + len(out)]
 
@@ -213,17 +213,51 @@ def test_forked_child_reads_on(path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize(("available", "reads"), [(8 << 30, 0), (3 << 20, 1)])
-def test_files_that_the_page_cache_has_room_for_go_through_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch, available: int, reads: int
-) -> None:
+@pytest.fixture
+def uncached(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Nothing is ever found in the page cache; the list has the number of each read that was direct."""
     needs_direct_io(path)
-    source, out = SourceFile(path), one(1024 * KIB)
-    source.drop_page_cache()
     opened: list[int] = []
-    monkeypatch.setattr(direct, "available_nbytes", lambda: available)
     monkeypatch.setattr(direct, "cached_nbytes", lambda *_: 0)
     monkeypatch.setattr(direct, "_page_cache", direct._PageCache())
     monkeypatch.setattr(direct, "_read", lambda fd, run, path: opened.append(fd) or run.length_nbytes)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("available", "direct_reads"),
+    [(8 << 30, [1, 1, 1, 0, *[1] * 6, 0, *[1] * 12, 0]), (3 << 20, [1] * 24)],
+    ids=["room", "no room"],
+)
+def test_place_that_is_read_often_is_given_to_a_page_cache_that_has_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch, uncached: list[int], available: int, direct_reads: list[int]
+) -> None:
+    source, out = SourceFile(path), one(1024 * KIB)
+    monkeypatch.setattr(direct, "available_nbytes", lambda: available)
+    found = []
+    for _ in direct_reads:
+        before = len(uncached)
+        source.read_into([(0, out)])
+        found.append(len(uncached) - before)
+    assert found == direct_reads
+
+
+def test_places_that_are_read_once_are_never_given_to_the_page_cache(
+    path: Path, monkeypatch: pytest.MonkeyPatch, uncached: list[int]
+) -> None:
+    source, out = SourceFile(path), one(200 * KIB)
+    monkeypatch.setattr(direct, "available_nbytes", lambda: 8 << 30)
+    for k in range(10):
+        source.read_into([(k * 200 * KIB, out)])
+    assert len(uncached) == 10
+
+
+@pytest.mark.parametrize(("available", "direct_reads"), [(8 << 30, 0), (3 << 20, 1)])
+def test_where_the_kernel_does_not_tell_what_is_cached_room_decides(
+    path: Path, monkeypatch: pytest.MonkeyPatch, uncached: list[int], available: int, direct_reads: int
+) -> None:
+    source, out = SourceFile(path), one(1024 * KIB)
+    monkeypatch.setattr(direct, "available_nbytes", lambda: available)
+    monkeypatch.setattr(direct, "cached_nbytes", lambda *_: None)
     source.read_into([(0, out)])
-    assert len(opened) == reads
+    assert len(uncached) == direct_reads

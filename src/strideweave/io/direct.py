@@ -1,7 +1,7 @@
-"""Reads past the page cache, where the file system allows them and where the cache could not hold the files anyway.
+"""Reads and writes past the page cache, where the file system allows them and the bytes are not in it.
 
-A page cache that has room for all files that are read makes every second read a copy of memory. One that has not is
-filled and emptied for nothing, and each byte costs a copy and a page more.
+What is cached is copied from there. What is not costs a page and a copy more on its way through the cache, about twice
+the time of a direct read; that pays only for bytes that are read again and again and that the cache can keep.
 
 A direct read moves whole blocks of a file to memory that begins at a whole block. Where the file and the memory are
 equally far from one, the disk writes into the memory itself; elsewhere blocks land in a small buffer of the thread and
@@ -29,16 +29,22 @@ from strideweave.io import positioned
 from strideweave.io.available import available_nbytes
 from strideweave.io.descriptors import Descriptors
 from strideweave.io.errors import StorageError
-from strideweave.io.positioned import Run, read_failure
+from strideweave.io.mapping import map_aligned
+from strideweave.io.positioned import Run, read_failure, write_failure, write_run
 
 BLOCK_NBYTES: Final = 4096
 """What offsets, lengths and addresses of a direct read are multiples of; every block device takes it."""
 LEAST_NBYTES: Final = 128 << 10
 """Shorter reads go through the page cache."""
+LEAST_WRITTEN_NBYTES: Final = 256 << 10
+"""Shorter writes go there, too: the kernel joins them."""
 _LEAST_STRAIGHT_NBYTES: Final = 32 << 10  # less than this is copied: a vector more costs as much
-_BOUNCE_NBYTES: Final = 1 << 20
+_BOUNCE_NBYTES: Final = 2 << 20  # one huge page: the disk fills ordinary ones at less than half the rate
 _MOST_NBYTES: Final = 8 << 20  # of one call
 _CACHED: Final = 0.9  # of the pages: then the page cache is the faster place
+_PATIENCE: Final = 3  # direct reads of one place before the cache is given a chance: by then it has paid
+_LONGEST_PATIENCE: Final = 1 << 20
+_MOST_PLACES: Final = 1 << 16
 _ROOM: Final = 0.75  # of what is available may be page cache of ours
 _LOOK_S: Final = 0.5  # memory is looked at no more often
 _REFUSALS: Final = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
@@ -58,6 +64,7 @@ class PastCache:
         self.is_refused = not _O_DIRECT
         self.nbytes = 0
         """How long the file was when it was read last."""
+        self._places = _Places()
 
     def read(self, descriptor: int, run: Run, opener: Callable[[int], int]) -> int | None:
         """The memory of the run holds the file's bytes; how many, or None when they are to be read as usual.
@@ -78,6 +85,40 @@ class PastCache:
             self.is_refused = e.errno in _REFUSALS
         return None
 
+    def write(self, descriptor: int, run: Run, opener: Callable[[int], int]) -> int | None:
+        """The file holds the bytes of the run's memory; how many, or None when they are to be written as usual.
+
+        Whole blocks that lie alike in file and memory go straight to the disk; the rest, through `descriptor`.
+        Errors: as for `read`.
+        """
+        if run.length_nbytes < LEAST_WRITTEN_NBYTES or self.is_refused or direct_io() == "0":
+            return None
+        parts = list(_written_parts(run))
+        if not any(is_straight for _, is_straight in parts):
+            return None
+        for part, is_straight in parts:
+            if not is_straight or not self._wrote(part, opener):
+                write_run(descriptor, part, self._path)
+        return run.length_nbytes
+
+    def _wrote(self, part: Run, opener: Callable[[int], int]) -> bool:
+        if self.is_refused:
+            return False
+        try:
+            with self._descriptors.borrow(self.key, lambda: opener(_O_DIRECT)) as direct:
+                _write(direct, part, self._path)
+        except _ShortError:
+            return False
+        except _RefusedError:
+            self.is_refused = True
+            return False
+        except StorageError:
+            raise
+        except OSError as e:
+            self.is_refused = e.errno in _REFUSALS
+            return False
+        return True
+
     def _is_wanted(self, descriptor: int, run: Run) -> bool:
         mode = direct_io()
         if mode != "auto":
@@ -86,10 +127,36 @@ class PastCache:
             with _lock:
                 _files.add(self)
         self.nbytes = os.fstat(descriptor).st_size
-        if _page_cache.has_room():
-            return False
         cached = cached_nbytes(descriptor, run.offset_nbytes, run.length_nbytes)
-        return cached is not None and cached < _CACHED * run.length_nbytes
+        if cached is not None and cached >= _CACHED * run.length_nbytes:
+            return False
+        if not _page_cache.has_room():
+            return True
+        return cached is not None and not self._places.is_worth_caching(run.offset_nbytes)
+
+
+class _Places:
+    """How often each place of a file was read and not found in the page cache; lanes may share it without a lock.
+
+    A place is worth caching after some direct reads. If it is not there the time after, whatever the reason, the cache
+    does not keep this file, and twice as many reads are needed from then on.
+    """
+
+    def __init__(self) -> None:
+        self._reads: dict[int, int] = {}  # -1 for a place that was read through the cache
+        self._patience = _PATIENCE
+
+    def is_worth_caching(self, offset_nbytes: int) -> bool:
+        """Whether this read of a place goes through the cache."""
+        before = self._reads.get(offset_nbytes, 0)
+        if before < 0:
+            self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
+            before = 0
+        if len(self._reads) >= _MOST_PLACES:
+            self._reads.clear()
+        is_worth = before >= self._patience
+        self._reads[offset_nbytes] = -1 if is_worth else before + 1
+        return is_worth
 
 
 class _PageCache:
@@ -116,6 +183,10 @@ _page_cache = _PageCache()
 
 class _RefusedError(Exception):
     """The file system does not do it."""
+
+
+class _ShortError(Exception):
+    """A part of a block was written, as on a disk that is full: the usual way tells how it goes on."""
 
 
 def direct_io() -> str:
@@ -241,6 +312,40 @@ def _fill(descriptor: int, batch: list[memoryview], began: int, run: Run, path: 
         first = positioned.advance(batch, first, moved)
 
 
+def _written_parts(run: Run) -> Iterator[tuple[Run, bool]]:
+    """A run in parts, each with whether it can go straight; no block is in two of them that go different ways."""
+    place = run.offset_nbytes
+    for view in run.views:
+        first = -(-place // BLOCK_NBYTES) * BLOCK_NBYTES - place
+        last = (place + len(view)) // BLOCK_NBYTES * BLOCK_NBYTES - place
+        if last - first < LEAST_WRITTEN_NBYTES or (_address(view) + first) % BLOCK_NBYTES:
+            first = last = len(view)
+        for begin, end, is_straight in ((0, first, False), (first, last, True), (last, len(view), False)):
+            if begin < end:
+                yield Run(place + begin, end - begin, [view[begin:end]]), is_straight
+        place += len(view)
+
+
+def _write(descriptor: int, run: Run, path: str) -> None:
+    """The file holds the blocks of the run, which has one view."""
+    (view,) = run.views
+    done = 0
+    while done < len(view):
+        try:
+            moved = positioned._pwritev(descriptor, [view[done : done + _MOST_NBYTES]], run.offset_nbytes + done)
+        except InterruptedError:
+            continue
+        except OSError as e:
+            if e.errno in _REFUSALS:
+                raise _RefusedError from e
+            raise write_failure(run.offset_nbytes, run.length_nbytes, done, path, e.errno or 0) from e
+        if not moved:
+            raise write_failure(run.offset_nbytes, run.length_nbytes, done, path, errno.EIO)
+        if moved % BLOCK_NBYTES:
+            raise _ShortError
+        done += moved
+
+
 def _copy_out(run: Run, copies: list[tuple[int, int, int]], bounce: memoryview) -> None:
     """What the run wants of the blocks in the bounce buffer is in its memory."""
     if not copies:
@@ -260,8 +365,7 @@ def _bounce() -> memoryview:
     """The buffer of this thread, on pages that exist already."""
     found: memoryview | None = getattr(_thread, "bounce", None)
     if found is None:
-        mapping = mmap.mmap(-1, _BOUNCE_NBYTES)
-        found = _thread.bounce = memoryview(mapping)
+        found = _thread.bounce = map_aligned(_BOUNCE_NBYTES)
         found[:: mmap.PAGESIZE] = bytes(len(found) // mmap.PAGESIZE)
     return found
 

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import platform
-import sys
-from contextlib import suppress
 from heapq import heappop, heappush
 from threading import RLock
 
-_PAGE = 4096
-_HUGE = 2 << 20
-# Python names the flag from 3.13 on; its number is the same on these machines.
-_HAS_NORESERVE = sys.platform == "linux" and platform.machine() in {"x86_64", "aarch64", "riscv64"}
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if _HAS_NORESERVE else 0)
+from strideweave.io.mapping import PAGE_NBYTES, map_aligned
 
 
 class SlabPool:
@@ -46,8 +37,8 @@ class SlabPool:
             )
         self.slab_nbytes = slab_nbytes
         self.capacity = capacity
-        self.stride_nbytes = max(1, -(-slab_nbytes // _PAGE)) * _PAGE
-        self.buffer = _map_aligned(self.stride_nbytes * capacity)
+        self.stride_nbytes = max(1, -(-slab_nbytes // PAGE_NBYTES)) * PAGE_NBYTES
+        self.buffer = map_aligned(self.stride_nbytes * capacity)
         """The whole region, slab after slab."""
         # Guards _waiting and _is_out. Reentrant: a finaliser that gives a slab back may run inside it.
         self._lock = RLock()
@@ -95,26 +86,3 @@ class SlabPool:
 
     def __repr__(self) -> str:
         return f"<SlabPool of {self.capacity} slabs of {self.slab_nbytes} bytes, {self.free} free>"
-
-
-def _map_aligned(nbytes: int) -> memoryview:
-    align = _HUGE if nbytes >= _HUGE else _PAGE
-    slack = align if align > mmap.PAGESIZE else 0  # untouched, so it costs addresses and no memory
-    try:
-        mapping = mmap.mmap(
-            -1,
-            max(nbytes, 1) + slack,
-            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE,
-            prot=mmap.PROT_READ | mmap.PROT_WRITE,
-        )
-    except (OSError, OverflowError, ValueError) as e:
-        raise MemoryError(
-            f"cannot map {nbytes} bytes for slabs: {e}. The budget must fit the address space "
-            "that is allowed. Name a smaller budget, or raise `ulimit -v`."
-        ) from e
-    first = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % align
-    whole_huge_pages = nbytes // _HUGE * _HUGE  # not beyond: the slack must stay untouched
-    if align == _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
-            mapping.madvise(mmap.MADV_HUGEPAGE, first, whole_huge_pages)
-    return memoryview(mapping)[first : first + nbytes]

@@ -102,7 +102,8 @@ class WritableFile:
         return read_run(descriptor, run, self._path) if nbytes is None else nbytes
 
     def _open_direct(self, flag: int) -> int:
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | flag)
+        way = os.O_RDWR if self.is_writable else os.O_RDONLY
+        descriptor = os.open(self._path, way | os.O_CLOEXEC | flag)
         try:
             self._require_same(os.fstat(descriptor))
         except BaseException:
@@ -120,7 +121,11 @@ class WritableFile:
         self._require_writable()
         runs = join_spans(spans, path=self._path, into_memory=False)
         with self._descriptors.borrow(self._key, self._open) as descriptor:
-            return sum(write_run(descriptor, run, self._path) for run in runs)
+            return sum(self._write(descriptor, run) for run in runs)
+
+    def _write(self, descriptor: int, run: Run) -> int:
+        nbytes = self._past_cache.write(descriptor, run, self._open_direct)
+        return write_run(descriptor, run, self._path) if nbytes is None else nbytes
 
     def reserve(self, nbytes: int) -> None:
         """The file has at least `nbytes` bytes, and the disk has room for them; new ones read as zero.

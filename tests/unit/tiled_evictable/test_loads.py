@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 
@@ -8,7 +10,7 @@ import torch
 
 from strideweave import CPU, FileBacked, TiledEvictable, TileSet
 from strideweave.carriers.tiled_evictable.engine import Engine
-from strideweave.io import Lanes
+from strideweave.io import Lanes, StorageError, positioned
 
 COUNT = 6
 
@@ -77,3 +79,52 @@ def test_guess_that_is_called_off_reads_nothing_and_gives_its_slot_back(carrier:
     engine.lanes = Lanes(1)
     carrier.promote(TileSet([(0,), (2,)]))
     assert [carrier[k] for k in (0, 1, 4, 5)] == [0.0, 1.0, 4.0, 5.0]
+
+
+def batched(budget_tiles: int = 8) -> TiledEvictable:
+    """Eight tiles of 2 KiB in a file."""
+    values = torch.arange(8 * 512.0)
+    file = FileBacked(size=8 * 512)
+    file._write_runs([(0, values)])
+    return TiledEvictable(CPU(0), file, (8,), (512,), budget=budget_tiles * 2048)
+
+
+def test_small_tiles_that_touch_are_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier = batched()
+    calls: list[tuple[int, int]] = []
+
+    def preadv(descriptor: int, views: list[memoryview], offset: int) -> int:
+        calls.append((offset, sum(map(len, views))))
+        return os.preadv(descriptor, views, offset)
+
+    monkeypatch.setattr(positioned, "_preadv", preadv)
+    carrier.promote(TileSet([(5,), (1,), (2,), (3,)]))
+    assert sorted(calls) == [(2048, 3 * 2048), (5 * 2048, 2048)]
+    assert carrier.statistics().bytes_read == 4 * 2048
+    for k in (1, 2, 3, 5):
+        assert carrier[512 * k + 511] == 512 * k + 511
+    carrier.release()
+
+
+def test_tile_that_cannot_be_read_fails_alone_though_its_batch_is_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    carrier = batched()
+
+    def preadv(descriptor: int, views: list[memoryview], offset: int) -> int:
+        if offset <= 2 * 2048 < offset + sum(map(len, views)):
+            raise OSError(errno.EIO, "no")
+        return os.preadv(descriptor, views, offset)
+
+    monkeypatch.setattr(positioned, "_preadv", preadv)
+    with carrier.stream(TileSet([(k,) for k in range(4)])) as stream:
+        assert [next(stream)[0] for _ in range(2)] == [(0,), (1,)]
+        with pytest.raises(StorageError, match=f"cannot read 2048 bytes at byte {2 * 2048} of"):
+            next(stream)
+    with pytest.raises(StorageError):
+        carrier.promote(TileSet([(k,) for k in range(8)]))
+    assert carrier.tile_state((2,)).location == "secondary"
+    monkeypatch.undo()
+    carrier.promote(TileSet([(k,) for k in range(8)]))
+    assert carrier[2 * 512] == 1024.0
+    carrier.release()

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from strideweave.carriers.tiled_evictable.policy import EvictionOrder
     from strideweave.carriers.tiled_evictable.tiers import SecondaryTier
     from strideweave.io import Job, Lanes
+
+_BATCH_NBYTES = 2 * 2**20  # one read of it is as fast as the disk
 
 Landed: TypeAlias = "Callable[[BaseException | None], None]"
 
@@ -178,6 +180,8 @@ class Engine:
         self.passing: dict[int, None] = {}
         """Tiles that a scan has brought and is done with: they go before all others, the oldest first."""
         self.stall_s = 0.0
+        self._gathered: list[Load] | None = None
+        """Where loads wait until all of a request are known."""
         self._scratch = threading.Lock()  # one bounce tile at a time
         self.subject = watching.Subject(
             name,
@@ -384,8 +388,8 @@ class Engine:
         """The load of a tile that is on its way, for somebody who wants it: a guess is urgent from now on."""
         load = tile.load
         assert load is not None
-        assert load.job is not None
         if self.guesses.pop(tile.ordinal, None) is not None:
+            assert load.job is not None
             load.job.hurry()
         self._count_used(tile)
         return load
@@ -424,8 +428,35 @@ class Engine:
         tile.load = load
         self.loads += 1
         self.unslotted += slot is None
-        load.job = self.lanes.submit(lambda: self._perform(load), priority)
+        if self._gathered is not None and slot is not None and priority is Priority.DEMAND:
+            self._gathered.append(load)
+        else:
+            load.job = self.lanes.submit(lambda: self._perform(load), priority)
         return load
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Loads that are started in the block go on their way when it ends, small ones in batches (guarded).
+
+        One read for tiles that touch costs what one for each tile does, and so does a lane's turn.
+        """
+        assert self._gathered is None, "loads are gathered already"
+        gathered = self._gathered = []
+        try:
+            yield
+        finally:
+            self._gathered = None
+            each = self.batch_tiles
+            for k in range(0, len(gathered), each):
+                batch = gathered[k : k + each]
+                job = self.lanes.submit(partial(self._perform_all, batch))
+                for load in batch:
+                    load.job = job
+
+    @property
+    def batch_tiles(self) -> int:
+        """How many tiles one lane reads at once."""
+        return max(1, _BATCH_NBYTES // max(1, self.tile_nbytes)) if self.secondary.joins_reads else 1
 
     def finish_load(self, load: Load, *, settle: bool) -> None:
         """The way is over (guarded): the tile is primary, or its slot is free again."""
@@ -439,6 +470,42 @@ class Engine:
         else:
             self.primary.give(load.slot)
         self.guard.notify_all()
+
+    def _perform_all(self, loads: Sequence[Load]) -> None:
+        """Bring several tiles by one read; where that fails, one by one, so that each has an outcome of its own."""
+        try:
+            moved = self._fetch_all(loads) if len(loads) > 1 else None
+        except BaseException:
+            moved = None
+        if moved is None:
+            for load in loads:
+                self._perform(load)
+            return
+        landed: list[Landed] = []
+        with self.guard:
+            for load, nbytes in zip(loads, moved, strict=True):
+                self.bytes_read += nbytes
+                if load.commits:
+                    self.finish_load(load, settle=True)
+                landed += load.landed
+            self.guard.notify_all()
+        for tell in landed:
+            tell(None)
+
+    def _fetch_all(self, loads: Sequence[Load]) -> list[int] | None:
+        """The bytes that were read for each; None where not all of them lie in memory, or in storage."""
+        places = [None if load.slot is None else self.primary.packed(load.slot) for load in loads]
+        packed = [place for place in places if place is not None]
+        if len(packed) < len(loads) or not all(load.tile.stored for load in loads):
+            return None
+        with ExitStack() as stack:
+            events = [watching.event("read", "", self.subject, load.tile.ordinal) for load in loads]
+            for event in events:
+                stack.enter_context(event)
+            moved = self.secondary.read_all([load.tile.ordinal for load in loads], packed)
+            for event, nbytes in zip(events, moved, strict=True):
+                event.nbytes = nbytes
+        return moved
 
     def _perform(self, load: Load) -> None:
         error: BaseException | None = None

@@ -237,34 +237,35 @@ class Projection:
         """Send every step on its way (guarded)."""
         engine = self._engine
         present: list[tuple[Tile, int, Coordinate]] = []
-        # What the policy promotes gets its slots first: selected tiles can pass through without one.
-        for tile in self._promoted:
-            if tile.slot is None:
+        with engine.together():
+            # What the policy promotes gets its slots first: selected tiles can pass through without one.
+            for tile in self._promoted:
+                if tile.slot is None:
+                    self.steps.add()
+                    if tile.load is not None:
+                        engine.joined(tile).landed.append(self.steps.over)
+                    else:
+                        engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.steps.over)
+            has_room = True
+            for tile, compact in self._selected:
                 self.steps.add()
+                engine.use(tile)
+                if tile.slot is not None:
+                    engine.hits += 1
+                    watching.asked(engine.subject, (tile,), is_hit=True)
+                    present.append((tile, tile.slot, compact))
+                    continue
+                engine.misses += 1
+                watching.asked(engine.subject, (tile,), is_hit=False)
+                landed = partial(self._gather_landed, tile, compact)
                 if tile.load is not None:
-                    engine.joined(tile).landed.append(self.steps.over)
+                    engine.joined(tile).landed.append(landed)
+                # No tile is let go while this holds the lock: once there is no slot, there is none for the others.
+                elif has_room and (slot := engine.reserve(tile)) is not None:
+                    engine.start_load(tile, slot, commits=True, landed=landed)
                 else:
-                    engine.start_load(tile, engine.reserve(tile), commits=True, landed=self.steps.over)
-        has_room = True
-        for tile, compact in self._selected:
-            self.steps.add()
-            engine.use(tile)
-            if tile.slot is not None:
-                engine.hits += 1
-                watching.asked(engine.subject, (tile,), is_hit=True)
-                present.append((tile, tile.slot, compact))
-                continue
-            engine.misses += 1
-            watching.asked(engine.subject, (tile,), is_hit=False)
-            landed = partial(self._gather_landed, tile, compact)
-            if tile.load is not None:
-                engine.joined(tile).landed.append(landed)
-            # No tile is let go while this holds the lock: once there is no slot, there is none for the others.
-            elif has_room and (slot := engine.reserve(tile)) is not None:
-                engine.start_load(tile, slot, commits=True, landed=landed)
-            else:
-                has_room = False
-                engine.lanes.submit(partial(self._pass_through, tile, compact), Priority.DEMAND)
+                    has_room = False
+                    engine.lanes.submit(partial(self._pass_through, tile, compact), Priority.DEMAND)
         batch = max(1, min(_GATHER_TILES, _GATHER_NBYTES // engine.tile_nbytes))
         for k in range(0, len(present), batch):
             engine.lanes.submit(partial(self._gather_present, present[k : k + batch]), Priority.DEMAND)

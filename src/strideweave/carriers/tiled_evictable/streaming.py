@@ -42,8 +42,9 @@ class Use:
                 self._pin.add(tile)
         absent = [tile for tile in tiles if tile.slot is None]
         engine.require_room(sum(tile.load is None for tile in absent), self._doing)
-        for tile in absent:
-            self._start(tile, may_write_back=True)
+        with engine.together():
+            for tile in absent:
+                self._start(tile, may_write_back=True)
 
     def _start(self, tile: Tile, *, may_write_back: bool) -> bool:
         """Pin a tile and see that it comes, if there is a slot for it and nobody moves it (guarded)."""
@@ -145,6 +146,8 @@ class TileStream(Use):
         self._left = deque((*present, *self._absent))
         self._current: tuple[Tile, torch.Tensor] | None = None
         self._started = 0
+        self._finished = 0
+        """Tiles that are done with since loads ran ahead last."""
         self._is_passing = passing
         self._closed = False
         try:
@@ -187,6 +190,7 @@ class TileStream(Use):
             raise written
         with self._engine.guard:
             self._pin.drop(tile)
+            self._finished += 1
             if self._is_passing and tile.ordinal in self._loads:
                 self._engine.let_pass(tile)
             self._run_ahead()
@@ -223,6 +227,15 @@ class TileStream(Use):
         return self._started - max(0, len(self._absent) - len(self._left))
 
     def _run_ahead(self) -> None:
+        # Small tiles are asked for by the batch, so that one read brings several; a few batches fit the slots.
+        batch = min(self._engine.batch_tiles, max(1, self._engine.primary.capacity // 4))
+        if self._ahead() > 0 and self._engine.primary.free + self._finished < batch:
+            return
+        self._finished = 0
+        with self._engine.together():
+            self._start_ahead()
+
+    def _start_ahead(self) -> None:
         while self._started < len(self._absent) and not self._closed:
             if self._is_passing and self._ahead() >= _PASSING_AHEAD and not self._engine.primary.free:
                 return

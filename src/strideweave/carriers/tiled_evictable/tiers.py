@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from strideweave.carriers.carrier import Carrier, Run, byte_view
+from strideweave.carriers.checkpoint_file import CheckpointFile
 from strideweave.carriers.file_backed import FileBacked
 from strideweave.carriers.tiled_evictable.geometry import Geometry
 from strideweave.carriers.tiled_evictable.tile_format import StoreHeader
@@ -47,15 +48,32 @@ class SecondaryTier:
         """Whether the tile has a value there at the start."""
         return self.holds_all or (self.tile_store is not None and self.tile_store.holds(ordinal))
 
+    @property
+    def joins_reads(self) -> bool:
+        """Whether one read of several tiles can be less work than one of each."""
+        return isinstance(self._carrier, FileBacked | CheckpointFile)
+
     def read(self, ordinal: int, out: torch.Tensor) -> int:
         """Fill a packed tile; the bytes read."""
+        return self.read_all([ordinal], [out])[0]
+
+    def read_all(self, ordinals: Sequence[int], outs: Sequence[torch.Tensor]) -> list[int]:
+        """Fill packed tiles; the bytes read for each. Those that touch in storage are read at once."""
         if self.tile_store is not None:
-            return self.tile_store.read(ordinal, byte_view(out))
+            return self.tile_store.read_all(ordinals, [byte_view(out) for out in outs])
         with self._lock:
-            store = self._store if ordinal in self._stored else None
-        if store is not None:
-            return _whole(store, "read", store._read_runs([(self._geometry.packed_start(ordinal), out)]), out)
-        return _whole(self._carrier, "read", self._carrier._read_runs(runs_of(self._geometry, ordinal, out)), out)
+            store, written = self._store, {k for k in ordinals if k in self._stored}
+        own, overlaid = list[Run](), list[Run]()
+        for ordinal, out in zip(ordinals, outs, strict=True):
+            if ordinal in written:
+                overlaid.append((self._geometry.packed_start(ordinal), out))
+            else:
+                own += runs_of(self._geometry, ordinal, out)
+        if own:
+            _whole(self._carrier, "read", self._carrier._read_runs(own), own)
+        if overlaid and store is not None:
+            _whole(store, "read", store._read_runs(overlaid), overlaid)
+        return [out.nbytes for out in outs]
 
     def write(self, ordinal: int, source: torch.Tensor) -> int:
         """Keep a packed tile; the bytes written. Errors: RuntimeError in a forked child, and for a read-only store."""
@@ -64,10 +82,11 @@ class SecondaryTier:
             self._require_writable()
             return self.tile_store.write(ordinal, byte_view(source))
         if self._writes_in_place:
-            written = self._carrier._write_runs(runs_of(self._geometry, ordinal, source))
-            return _whole(self._carrier, "write", written, source)
+            runs = runs_of(self._geometry, ordinal, source)
+            return _whole(self._carrier, "write", self._carrier._write_runs(runs), runs)
         store = self._open_store()
-        written = _whole(store, "write", store._write_runs([(self._geometry.packed_start(ordinal), source)]), source)
+        run = (self._geometry.packed_start(ordinal), source)
+        written = _whole(store, "write", store._write_runs([run]), [run])
         with self._lock:
             self._stored.add(ordinal)
         return written
@@ -133,11 +152,12 @@ def runs_of(geometry: Geometry, ordinal: int, packed: torch.Tensor) -> list[Run]
     return list(zip(geometry.run_starts(ordinal), packed.view(-1, footprint.run_elems).unbind(), strict=True))
 
 
-def _whole(carrier: Carrier, what: str, moved: int, wanted: torch.Tensor) -> int:
+def _whole(carrier: Carrier, what: str, moved: int, runs: Sequence[Run]) -> int:
     """The bytes that were moved. Errors: OSError when these are not all: the rest of the tile is anything."""
-    if moved != wanted.nbytes:
+    wanted_nbytes = sum(values.nbytes for _, values in runs)
+    if moved != wanted_nbytes:
         raise OSError(
-            f"cannot {what} a tile of {carrier!r}: {moved} of {wanted.nbytes} bytes moved. A tile moves whole. Look at "
+            f"cannot {what} a tile of {carrier!r}: {moved} of {wanted_nbytes} bytes moved. A tile moves whole. Look at "
             "the storage, and try again."
         )
     return moved

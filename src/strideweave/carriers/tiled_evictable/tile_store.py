@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from pathlib import Path
@@ -23,6 +24,7 @@ from strideweave.carriers.tiled_evictable.tile_format import (
     StoreHeader,
 )
 from strideweave.io import ChangedFileError, StorageError, WritableFile
+from strideweave.io.positioned import Span
 
 _ATTEMPTS = 8
 
@@ -149,15 +151,26 @@ class TileStore:
 
     def read(self, ordinal: int, out: memoryview) -> int:
         """Fill `out` with the tile; the bytes read. Nobody may write the same tile meanwhile."""
-        current = self._versions[ordinal].current
-        assert current is not None, f"tile {ordinal} is not in the store"
-        if current.is_zero:
-            out[:] = bytes(len(out))
-            return 0
-        nbytes = self._file.read_into([(self.header.slot_offset(current.slot), out)])
+        return self.read_all([ordinal], [out])[0]
+
+    def read_all(self, ordinals: Sequence[int], outs: Sequence[memoryview]) -> list[int]:
+        """Fill every memory with its tile; the bytes read for each. Nobody may write one of them meanwhile."""
+        found, spans, moved = list[Record](), list[Span](), list[int]()
+        for ordinal, out in zip(ordinals, outs, strict=True):
+            current = self._versions[ordinal].current
+            assert current is not None, f"tile {ordinal} is not in the store"
+            if current.is_zero:
+                out[:] = bytes(len(out))
+                moved.append(0)
+            else:
+                found.append(current)
+                spans.append((self.header.slot_offset(current.slot), out))
+                moved.append(out.nbytes)
+        self._file.read_into(spans)
         if self._writer is None:
-            self._require_newest(current)
-        return nbytes
+            for record in found:
+                self._require_newest(record)
+        return moved
 
     def write(self, ordinal: int, source: memoryview) -> int:
         """The tile is `source` from now on; the bytes of it. When it raises, the tile is as it was."""

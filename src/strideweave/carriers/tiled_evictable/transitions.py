@@ -37,8 +37,9 @@ def promote(engine: Engine, tiles: Sequence[Tile]) -> AwaitResidency:
             engine.deferred.pop(tile.ordinal, None)  # a policy's older wish
             if tile.slot is not None:
                 engine.order.arrive(tile.ordinal)
-        for tile in absent:
-            promotion.add(tile)
+        with engine.together():
+            for tile in absent:
+                promotion.add(tile)
     promotion.steps.over(None)
     return handle
 
