@@ -203,7 +203,9 @@ class _Op:
     ) -> torch.Tensor:
         """The element of every point of a box, for what is no window."""
         found = self._prepared.arguments[number]
-        values = {**self._symbols(box, iteration, found.first_loop), **indices}
+        # Where it is a window, it begins at the tile already.
+        first_loop = len(self._prepared.loops) if found.is_window else found.first_loop
+        values = {**self._symbols(box, iteration, first_loop), **indices}
         return torch.as_tensor(evaluate(found.address, values)) + begins[number]
 
     # -- values ------------------------------------------------------------------------------------------------------

@@ -259,3 +259,10 @@ def test_fault_11_and_12_one_element_a_tile_and_equal_dims() -> None:
         assert found.loops == [("add", (n,))]
     x = some(64, 64, 64)
     tiled(lambda x: x.transpose(0, 1) + x, x, limit=64 * 128, cores=1)
+
+
+@pytest.mark.parametrize("columns", [57, 31, 64])
+def test_masked_loads_in_tiles_are_where_their_tile_is(columns: int) -> None:
+    x = some(9, columns, dtype=F32)
+    found = tiled(lambda x: F.pad(x, (1, 0))[:, :-1] * 2, x, limit=9 * 128 * -(-columns // 32) - 128, cores=1)
+    assert any(loops for _, loops in found.loops)
