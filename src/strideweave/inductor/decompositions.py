@@ -58,7 +58,8 @@ def _trilinear(
         b = b.unsqueeze(dim)
     for dim in expand_c:
         c = c.unsqueeze(dim)
-    return (a * b * c).sum(list(summed)) if summed else a * b * c
+    product = a * b * c
+    return product.sum(list(summed), dtype=product.dtype) if summed else product
 
 
 def _cdist(a: torch.Tensor, b: torch.Tensor, p: float, compute_mode: int | None = None) -> torch.Tensor:
